@@ -1,0 +1,198 @@
+//! The seam between the runtime and a transport: whole JSON-RPC messages as text, both ways.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use mcp_reconnect_core::replay::Sent;
+use mcp_reconnect_core::{Epoch, Failure, FailureClass};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Opens channels to one MCP server: the part of a transport that knows where the server is.
+#[async_trait]
+pub trait Connector: Send + Sync + 'static {
+    /// Opens the channel (spawns the child, builds the client); no handshake.
+    ///
+    /// Called once per epoch, and once more in the same epoch where a server of unknown era died on the probe; the
+    /// first link is closed before that. Dropping the future undoes what it began.
+    ///
+    /// # Errors
+    ///
+    /// What kept the channel from opening, classified.
+    async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError>;
+}
+
+/// What a [`Connector`] is told about one attempt.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// The epoch that the link will serve.
+    pub epoch: Epoch,
+    /// Whether a user asked for this attempt, so that a login window may open.
+    pub interactive: bool,
+    /// Cancelled when the epoch is given up: the link's tasks end with it, at once.
+    pub cancel: CancellationToken,
+    /// Where the link's tasks are spawned; the runtime waits for all of them before the next epoch dials.
+    pub tasks: TaskTracker,
+}
+
+/// An open channel to a server.
+pub struct Link {
+    /// Frames to the server, bounded.
+    pub outbound: mpsc::Sender<Outbound>,
+    /// Frames from the server, one message each; closed when the link has ended.
+    pub inbound: mpsc::Receiver<Box<str>>,
+    /// The way around the frames: kill, close, facts.
+    pub control: Arc<dyn LinkControl>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("facts", &self.control.facts()).finish_non_exhaustive()
+    }
+}
+
+/// One frame on its way to the server, with the sender's wish to know what became of it.
+///
+/// Dropping it reports how far it got: [`Sent::No`] until [`begin`](Self::begin) was called, [`Sent::Maybe`] after.
+#[derive(Debug)]
+pub struct Outbound {
+    frame: Box<str>,
+    sent: Sent,
+    done: Option<oneshot::Sender<Result<(), SendFailure>>>,
+}
+
+impl Outbound {
+    /// A frame, and where its fate is reported: `Ok` when it was written (stdio) or its exchange is over (HTTP).
+    ///
+    /// A dropped receiver gives the frame up: a transport that has not begun with it leaves it out.
+    pub fn new(frame: Box<str>) -> (Self, oneshot::Receiver<Result<(), SendFailure>>) {
+        let (done, fate) = oneshot::channel();
+        (Self { frame, sent: Sent::No, done: Some(done) }, fate)
+    }
+
+    /// The message, without its line end.
+    pub fn frame(&self) -> &str {
+        &self.frame
+    }
+
+    /// Whether nobody waits for this frame any more. A frame that was not begun must then not be sent.
+    pub fn is_given_up(&self) -> bool {
+        self.done.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// From now on the server may have seen some of it.
+    pub fn begin(&mut self) {
+        self.sent = Sent::Maybe;
+    }
+
+    /// Reports its fate.
+    pub fn finish(mut self, fate: Result<(), SendFailure>) {
+        self.report(fate);
+    }
+
+    fn report(&mut self, fate: Result<(), SendFailure>) {
+        if let Some(done) = self.done.take() {
+            drop(done.send(fate));
+        }
+    }
+}
+
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        let failure = Failure::new(FailureClass::Transport);
+        self.report(Err(SendFailure { failure, sent: self.sent, cause: "the link ended".into() }));
+    }
+}
+
+/// What became of a frame that did not make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendFailure {
+    /// The class, as the machine will see it.
+    pub failure: Failure,
+    /// How far the frame got.
+    pub sent: Sent,
+    /// The cause in words.
+    pub cause: Arc<str>,
+}
+
+/// The way around a link's frames.
+pub trait LinkControl: Send + Sync {
+    /// Ends the link now: synchronous, idempotent, takes no lock, works while a write is stuck.
+    fn kill(&self);
+
+    /// Ends the link politely and completely: when it returns nothing of it is left. Bounded by the transport.
+    fn close(&self) -> BoxFuture<'_, Ended>;
+
+    /// What is known about the link now.
+    fn facts(&self) -> LinkFacts;
+
+    /// The handshake settled on this protocol version (HTTP sends it as a header from now on).
+    fn negotiated(&self, version: &str) {
+        let _ = version;
+    }
+
+    /// Why the frames ended: exit status and the last lines of stderr, where they come within [`WHY_TIMEOUT`] (which
+    /// the transport keeps), what is known by then otherwise.
+    fn why(&self) -> BoxFuture<'_, Ended>;
+}
+
+/// How a link ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The class, as the machine will see it.
+    pub failure: Failure,
+    /// The cause in words: exit status and the last lines of stderr, HTTP status, ….
+    pub cause: Arc<str>,
+}
+
+/// What is known about a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkFacts {
+    /// The process, for a child.
+    pub pid: Option<u32>,
+    /// The session id that the server gave, for HTTP.
+    pub session_id: Option<Arc<str>>,
+    /// When the last byte came in.
+    pub last_byte: Option<Instant>,
+    /// How many lines came in that were no protocol message.
+    pub noise: u64,
+    /// The last lines that a child wrote to stderr.
+    pub stderr_tail: Vec<String>,
+}
+
+/// Why a channel could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectError {
+    /// The class, as the machine will see it.
+    pub failure: Failure,
+    /// The cause in words.
+    pub cause: Arc<str>,
+}
+
+impl ConnectError {
+    /// An error of this class, with its cause.
+    pub fn new(failure: impl Into<Failure>, cause: impl Into<Arc<str>>) -> Self {
+        Self { failure: failure.into(), cause: cause.into() }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl Error for ConnectError {}
+
+/// How many outbound frames a link queues before its senders wait.
+pub const OUTBOUND_CAPACITY: usize = 64;
+/// How many inbound frames a link queues before its reader waits.
+pub const INBOUND_CAPACITY: usize = 64;
+/// How long a link may take to say why it ended, once its frames have.
+pub const WHY_TIMEOUT: Duration = Duration::from_millis(250);

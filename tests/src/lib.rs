@@ -1,0 +1,1 @@
+//! The scripted fake server, and the suites that need more than one crate of mcp-reconnect.
