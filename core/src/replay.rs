@@ -62,7 +62,9 @@ impl Replay {
         let sent = if round > 1 { Sent::Maybe } else { sent };
         let allowed = match (sent, self, effect) {
             (Sent::No, ..) => return Verdict::Resend,
-            (Sent::Refused, ..) | (_, Self::Always, _) | (_, Self::Annotated, Effect::Listing | Effect::Annotated) => true,
+            (Sent::Refused, ..) | (_, Self::Always, _) | (_, Self::Annotated, Effect::Listing | Effect::Annotated) => {
+                true
+            }
             (Sent::Maybe, Self::NotRun, _) | (Sent::Maybe, Self::Annotated, Effect::Unknown) => false,
         };
         match (allowed && resends == 0, sent) {

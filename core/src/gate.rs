@@ -1,0 +1,143 @@
+use core::fmt;
+use core::time::Duration;
+
+use crate::time::Timestamp;
+
+/// How long a dial that does not become ready holds its slot.
+const HOLD: Duration = Duration::from_secs(1);
+
+/// Bounds how many dials of many connections start at once: a fixed number of slots, each held until its dial is
+/// ready or one second has passed, whichever is first.
+///
+/// So dials that fail or hang start at most `max_dials` times a second, dials that succeed flow as fast as they end,
+/// and no server holds a slot for longer than a second. A failed dial does *not* give its slot back early: a gate
+/// that did would bound nothing while servers refuse.
+///
+/// The gate counts; the queue is its owner's: keep waiting dials in order, and [`admit`](Self::admit) the first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DialGate {
+    /// When each slot in use was taken.
+    taken: [Option<Timestamp>; Self::MAX_DIALS as usize],
+    max_dials: u8,
+}
+
+/// A slot of a [`DialGate`]: give it back with [`DialGate::release`] when the dial is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slot {
+    index: u8,
+    taken: Timestamp,
+}
+
+/// What a [`DialGate`] says to the first in the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Gate {
+    /// Dial now.
+    Go(Slot),
+    /// Every slot is taken: ask again then, or when one was released.
+    Wait {
+        /// When the oldest slot falls free by itself; later than now.
+        until: Timestamp,
+    },
+}
+
+/// A number of slots that a [`DialGate`] cannot have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MaxDialsError(pub u8);
+
+impl fmt::Display for MaxDialsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`max_dials` is {}, not between 1 and {}", self.0, DialGate::MAX_DIALS)
+    }
+}
+
+impl core::error::Error for MaxDialsError {}
+
+impl DialGate {
+    /// The most slots a gate can have.
+    pub const MAX_DIALS: u8 = 128;
+
+    /// A gate with `max_dials` slots, all free.
+    ///
+    /// # Errors
+    ///
+    /// `max_dials` is zero or above [`DialGate::MAX_DIALS`].
+    pub const fn new(max_dials: u8) -> Result<Self, MaxDialsError> {
+        if max_dials == 0 || max_dials > Self::MAX_DIALS {
+            return Err(MaxDialsError(max_dials));
+        }
+        Ok(Self { taken: [None; Self::MAX_DIALS as usize], max_dials })
+    }
+
+    /// Takes a slot for a dial that starts now, or says when to ask again.
+    pub fn admit(&mut self, now: Timestamp) -> Gate {
+        let mut until = Timestamp::MAX;
+        for (slot, index) in self.taken.iter_mut().zip(0..self.max_dials) {
+            match *slot {
+                Some(taken) if now < taken + HOLD => until = until.min(taken + HOLD),
+                Some(_) | None => {
+                    *slot = Some(now);
+                    return Gate::Go(Slot { index, taken: now });
+                }
+            }
+        }
+        Gate::Wait { until }
+    }
+
+    /// Gives a slot back early. Nothing happens where its second has passed and another dial has it.
+    pub fn release(&mut self, slot: Slot) {
+        if let Some(taken) = self.taken.get_mut(usize::from(slot.index))
+            && *taken == Some(slot.taken)
+        {
+            *taken = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::{DialGate, Gate, Slot, Timestamp};
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_origin(Duration::from_millis(millis))
+    }
+
+    fn go(gate: &mut DialGate, now: Timestamp) -> Slot {
+        match gate.admit(now) {
+            Gate::Go(slot) => slot,
+            Gate::Wait { until } => panic!("refused at {now:?} until {until:?}"),
+        }
+    }
+
+    #[test]
+    fn dials_that_hang_start_at_most_max_dials_times_a_second() {
+        let mut gate = DialGate::new(2).unwrap();
+        go(&mut gate, at(0));
+        go(&mut gate, at(300));
+        assert_eq!(gate.admit(at(999)), Gate::Wait { until: at(1000) });
+        go(&mut gate, at(1000));
+        assert_eq!(gate.admit(at(1000)), Gate::Wait { until: at(1300) });
+    }
+
+    #[test]
+    fn a_ready_dial_gives_its_slot_back_once() {
+        let mut gate = DialGate::new(1).unwrap();
+        let first = go(&mut gate, at(0));
+        gate.release(first);
+        let second = go(&mut gate, at(5));
+        gate.release(first); // its second start is not the first's to give back
+        assert_eq!(gate.admit(at(6)), Gate::Wait { until: at(1005) });
+        gate.release(second);
+        go(&mut gate, at(6));
+    }
+
+    #[test]
+    fn a_number_of_slots_that_cannot_be_is_refused_by_name() {
+        for wrong in [0, 129, 255] {
+            let error = DialGate::new(wrong).unwrap_err();
+            assert_eq!(error.0, wrong);
+        }
+        assert!(DialGate::new(128).is_ok());
+    }
+}

@@ -1,0 +1,320 @@
+//! The machine: what each input does. [`pacing`] decides when to dial, [`liveness`] watches a Ready session.
+
+mod liveness;
+mod pacing;
+
+use core::time::Duration;
+
+use crate::breaker::Breaker;
+use crate::config::Config;
+use crate::failure::FailureClass;
+use crate::id::Epoch;
+use crate::input::{Input, WakeCause};
+use crate::output::{Admission, CloseCause, Event, Output, Outputs};
+use crate::rng::Rng;
+use crate::snapshot::{Memory, Snapshot, Stats, Want};
+use crate::state::{ParkReason, PingSupport, ReadyFlag, ReadyFlags, State, Status, Then};
+use crate::time::Timestamp;
+use pacing::{Hint, Purpose};
+
+/// The recovery logic of one connection: told what happens and what time it is, says what to do and when to come back.
+///
+/// Total, deterministic, and without memory of its orders: carry out what [`handle`](Self::handle) returns, in order,
+/// and call it again at [`Outputs::wake_at`] or when something happens, whichever is first.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ConnectionMachine {
+    config: Config,
+    rng: Rng,
+    now: Timestamp,
+    state: State,
+    /// The status last announced, and since when.
+    status: Status,
+    since: Timestamp,
+    /// The last epoch, and when it was dialled.
+    epoch: Option<Epoch>,
+    dialled: Option<Timestamp>,
+    /// What the next dial is for.
+    purpose: Purpose,
+    /// Until when the most patient caller waits.
+    demand: Option<Timestamp>,
+    /// Failures on the ladder since the last proven session.
+    failures: u32,
+    outage_since: Option<Timestamp>,
+    hint: Hint,
+    start_timeout: Duration,
+    /// Set from a park until the next Ready: the status is Parked whatever is tried.
+    parked: Option<ParkReason>,
+    probe_doublings: u8,
+    /// The last failure since the last Ready.
+    failure: Option<FailureClass>,
+    published: bool,
+    breaker: Breaker,
+    pings: PingSupport,
+    stats: Stats,
+}
+
+impl ConnectionMachine {
+    /// An idle machine. `seed` draws the jitter: different for each connection, the same for a replay.
+    pub const fn new(config: Config, seed: u64, now: Timestamp) -> Self {
+        Self {
+            config,
+            rng: Rng::new(seed),
+            now,
+            state: State::Idle,
+            status: Status::Idle,
+            since: now,
+            epoch: None,
+            dialled: None,
+            purpose: Purpose::Schedule,
+            demand: None,
+            failures: 0,
+            outage_since: None,
+            hint: Hint::NONE,
+            start_timeout: config.connect_timeout(),
+            parked: None,
+            probe_doublings: 0,
+            failure: None,
+            published: false,
+            breaker: Breaker::CLOSED,
+            pings: PingSupport::Unknown,
+            stats: Stats::ZERO,
+        }
+    }
+
+    /// A machine that goes on where one of an earlier process stopped: a parked server stays parked until the rest of
+    /// its wait is over, a lost one is dialled when it would have been. Values out of range are cut to it.
+    pub fn restore(config: Config, seed: u64, now: Timestamp, memory: Memory) -> Self {
+        let mut machine = Self::new(config, seed, now);
+        machine.start_timeout = memory.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
+        machine.pings = memory.pings;
+        machine.probe_doublings = memory.probe_doublings;
+        let longest = config.park_probe_max().max(config.retry_after_max());
+        // Up to 20 % late, as a fresh park would be.
+        let next_dial = memory.next_dial_in.map(|left| now + left.min(longest + longest / 5));
+        match memory.status {
+            Status::Parked(reason) => {
+                machine.parked = Some(reason);
+                let probe_at = reason.probes().then(|| next_dial.unwrap_or_else(|| machine.probe_time()));
+                machine.state = State::Parked { probe_at };
+            }
+            Status::TransientFailure => {
+                machine.outage_since = Some(now);
+                machine.state = State::TransientFailure { retry_at: next_dial.unwrap_or(now) };
+            }
+            Status::Idle | Status::Connecting | Status::Ready(_) | Status::Shutdown => {}
+        }
+        machine.status = machine.visible_status();
+        machine
+    }
+
+    /// Tells the machine what happened and what time it is.
+    ///
+    /// Never fails: a report of an old epoch is normal and does nothing, an earlier `now` counts as the last one.
+    /// Within a step: the input, then what is due, then the answer to a [`Connect`](Input::Connect), then at most one
+    /// [`StatusChanged`](Event::StatusChanged).
+    pub fn handle(&mut self, now: Timestamp, input: Input) -> Outputs {
+        self.now = self.now.max(now);
+        let mut out = Outputs::new();
+        self.on_input(input, &mut out);
+        self.fire_due(&mut out);
+        if let Input::Connect { until } = input {
+            out.push(Output::Admit(self.admit(until)));
+        }
+        self.announce(&mut out);
+        out.wake_at = self.next_timeout();
+        debug_assert!(out.wake_at.is_none_or(|at| at > self.now), "a timer that is due must leave its state: {self:?}");
+        out
+    }
+
+    /// A copy of everything that may be looked at.
+    pub const fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            status: self.status,
+            since: self.since,
+            state: self.state,
+            failure: self.failure,
+            breaker: self.breaker,
+            published: self.published,
+            start_timeout: self.start_timeout,
+            pings: self.pings,
+            probe_doublings: self.probe_doublings,
+            stats: self.stats,
+        }
+    }
+
+    /// When to call [`handle`](Self::handle) again if nothing happens before: the last
+    /// [`wake_at`](Outputs::wake_at); in the past only for a machine that was just restored.
+    pub fn next_timeout(&self) -> Option<Timestamp> {
+        self.state.next_timeout()
+    }
+
+    /// The knobs.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn on_input(&mut self, input: Input, out: &mut Outputs) {
+        match input {
+            Input::Tick => {}
+            Input::Connect { .. } => self.on_connect(),
+            Input::Wake(cause) => self.on_wake(cause),
+            Input::Park => self.on_park(out),
+            Input::Shutdown => self.on_shutdown(out),
+            Input::Resumed => self.on_resumed(),
+            Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
+            Input::Lost { epoch, failure } => match self.state {
+                State::Connecting { epoch: live, .. } | State::Ready { epoch: live, .. } if live == epoch => {
+                    let then = self.plan(failure, out);
+                    self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
+                }
+                State::Idle
+                | State::Connecting { .. }
+                | State::Ready { .. }
+                | State::Closing { .. }
+                | State::TransientFailure { .. }
+                | State::Parked { .. }
+                | State::Shutdown => {}
+            },
+            Input::Gone { epoch, failure } => match self.state {
+                State::Connecting { epoch: live, .. } | State::Ready { epoch: live, .. } if live == epoch => {
+                    let then = self.plan(failure, out);
+                    self.enter_after(then);
+                }
+                State::Closing { epoch: live, then, .. } if live == epoch => self.enter_after(then),
+                State::Idle
+                | State::Connecting { .. }
+                | State::Ready { .. }
+                | State::Closing { .. }
+                | State::TransientFailure { .. }
+                | State::Parked { .. }
+                | State::Shutdown => {}
+            },
+            Input::Traffic { epoch, inbound, answered, oldest } => {
+                self.on_traffic(epoch, inbound, answered, oldest, out);
+            }
+            Input::NoReply { epoch, sent } => self.on_no_reply(epoch, sent, out),
+            Input::PingUnsupported { epoch } => self.on_ping_unsupported(epoch),
+        }
+    }
+
+    fn on_reached(&mut self, epoch: Epoch, flag: ReadyFlag, out: &mut Outputs) {
+        let State::Connecting { epoch: live, deadline, ready } = self.state else { return };
+        if live != epoch {
+            return;
+        }
+        let deadline = if ready.is_empty() { self.now + self.start_timeout } else { deadline };
+        let ready = ready.with(flag);
+        if ready.is_complete() {
+            self.enter_ready(epoch, out);
+        } else {
+            self.state = State::Connecting { epoch, deadline, ready };
+        }
+    }
+
+    fn on_park(&mut self, out: &mut Outputs) {
+        match self.state {
+            State::Closing { then: Then::Shutdown, .. } | State::Shutdown => return,
+            State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
+                self.leave_ready();
+                self.park(ParkReason::Requested, out);
+                self.enter_closing(epoch, CloseCause::Parked, Then::Park, out);
+            }
+            State::Closing { epoch, deadline, .. } => {
+                self.park(ParkReason::Requested, out);
+                self.state = State::Closing { epoch, deadline, then: Then::Park };
+            }
+            State::Idle | State::TransientFailure { .. } | State::Parked { .. } => {
+                self.park(ParkReason::Requested, out);
+                self.state = State::Parked { probe_at: None };
+            }
+        }
+        self.purpose = Purpose::Schedule;
+        self.demand = None;
+    }
+
+    fn on_shutdown(&mut self, out: &mut Outputs) {
+        match self.state {
+            State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
+                self.withdraw(out);
+                self.enter_closing(epoch, CloseCause::Shutdown, Then::Shutdown, out);
+            }
+            State::Closing { epoch, deadline, .. } => {
+                self.withdraw(out);
+                self.state = State::Closing { epoch, deadline, then: Then::Shutdown };
+            }
+            State::Idle | State::TransientFailure { .. } | State::Parked { .. } => {
+                self.withdraw(out);
+                self.state = State::Shutdown;
+            }
+            State::Shutdown => {}
+        }
+    }
+
+    /// Fires what is due. A close that ends may be followed by the dial it held back; every state entered otherwise
+    /// has its deadline in the future, so each timer fires at most once.
+    fn fire_due(&mut self, out: &mut Outputs) {
+        while self.next_timeout().is_some_and(|at| at <= self.now) {
+            match self.state {
+                State::Connecting { epoch, ready, .. } => self.on_start_timeout(epoch, ready, out),
+                State::Closing { then, .. } => self.enter_after(then),
+                State::TransientFailure { .. } => self.dial(out),
+                State::Parked { .. } => self.dial_parked(out),
+                State::Ready { .. } => self.on_ready_due(out),
+                State::Idle | State::Shutdown => return, // neither has a deadline
+            }
+        }
+    }
+
+    fn admit(&mut self, until: Timestamp) -> Admission {
+        if let State::Ready { epoch, .. } = self.state {
+            self.used();
+            if self.breaker.admit(self.now, self.config.breaker_open()) {
+                return Admission::Go(epoch);
+            }
+        }
+        let admission = self.snapshot_with_status().admission(Want::Session, until);
+        if matches!(admission, Admission::Wait { .. }) {
+            self.demand = self.demand.max(Some(until));
+        }
+        admission
+    }
+
+    fn announce(&mut self, out: &mut Outputs) {
+        let status = self.visible_status();
+        if status != self.status {
+            self.status = status;
+            self.since = self.now;
+            out.push(Output::Event(Event::StatusChanged { status, failure: self.failure }));
+        }
+    }
+
+    fn snapshot_with_status(&self) -> Snapshot {
+        Snapshot { status: self.visible_status(), ..self.snapshot() }
+    }
+
+    /// What the world sees: a close shows as what it leads to, a park until the next Ready.
+    const fn visible_status(&self) -> Status {
+        match (self.state, self.parked) {
+            (State::Closing { then: Then::Shutdown, .. } | State::Shutdown, _) => Status::Shutdown,
+            (_, Some(reason)) => Status::Parked(reason),
+            (State::Idle | State::Closing { then: Then::Rest, .. }, None) => Status::Idle,
+            (State::Connecting { .. }, None) => Status::Connecting,
+            (State::Ready { epoch, .. }, None) => Status::Ready(epoch),
+            (State::Closing { .. } | State::TransientFailure { .. } | State::Parked { .. }, None) => {
+                Status::TransientFailure
+            }
+        }
+    }
+
+    fn withdraw(&mut self, out: &mut Outputs) {
+        if self.published {
+            self.published = false;
+            out.push(Output::Withdraw);
+        }
+    }
+
+    fn enter_closing(&mut self, epoch: Epoch, cause: CloseCause, then: Then, out: &mut Outputs) {
+        out.push(Output::Close { epoch, cause });
+        self.state = State::Closing { epoch, deadline: self.now + self.config.close_timeout(), then };
+    }
+}

@@ -1,0 +1,22 @@
+/// A small generator for jitter (SplitMix64): the same seed gives the same waits, on every target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 to `max`, both included: the high half of a 128-bit product, so the bias is below `max / 2^64`.
+    pub(crate) const fn up_to(&mut self, max: u64) -> u64 {
+        ((self.next() as u128 * (max as u128 + 1)) >> 64) as u64
+    }
+}

@@ -1,0 +1,166 @@
+use core::time::Duration;
+
+use crate::breaker::Breaker;
+use crate::failure::FailureClass;
+use crate::id::Epoch;
+use crate::output::{Admission, Refusal};
+use crate::state::{ParkReason, PingSupport, State, Status, Then};
+use crate::time::Timestamp;
+
+/// What a caller wants.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Want {
+    /// Any session.
+    Session,
+    /// A session that is not this one and not an older one.
+    SessionAfter(Epoch),
+}
+
+/// Counts since the machine was made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Stats {
+    /// Dials ordered.
+    pub dials: u64,
+    /// Of these, probes of a parked server.
+    pub probes: u64,
+    /// Sessions that became Ready.
+    pub sessions: u64,
+    /// Dials and sessions that failed.
+    pub failures: u64,
+    /// Failures since the last proven session.
+    pub failures_in_a_row: u64,
+    /// Pings ordered.
+    pub pings: u64,
+    /// Calls without a reply.
+    pub no_replies: u64,
+    /// Times that the breaker opened.
+    pub breaker_opened: u64,
+}
+
+/// A copy of everything that may be looked at. It does not change; a newer one comes with each step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// What the world sees; equal to the last event's.
+    pub status: Status,
+    /// Since when the status is this.
+    pub since: Timestamp,
+    /// What the machine waits for.
+    pub state: State,
+    /// The last failure since the last Ready, where there was one.
+    pub failure: Option<FailureClass>,
+    /// The circuit breaker.
+    pub breaker: Breaker,
+    /// Whether a catalogue is published.
+    pub published: bool,
+    /// The current start deadline: grows with start timeouts, and what worked is kept.
+    pub start_timeout: Duration,
+    /// What is known about the server's pings.
+    pub pings: PingSupport,
+    /// How often the probe interval has doubled.
+    pub probe_doublings: u8,
+    /// Counts.
+    pub stats: Stats,
+}
+
+impl Stats {
+    pub(crate) const ZERO: Self = Self {
+        dials: 0,
+        probes: 0,
+        sessions: 0,
+        failures: 0,
+        failures_in_a_row: 0,
+        pings: 0,
+        no_replies: 0,
+        breaker_opened: 0,
+    };
+}
+
+impl Snapshot {
+    /// Whether somebody who waits until `until` may go on: the answer that
+    /// [`Connect`](crate::Input::Connect) would give now, without asking for anything.
+    ///
+    /// An open breaker is always a refusal here; only the machine lets the one caller through.
+    pub fn admission(&self, want: Want, until: Timestamp) -> Admission {
+        let due = |at: Timestamp, late: Refusal| {
+            if at <= until {
+                Admission::Wait { next: Some(at) }
+            } else {
+                Admission::Refuse { why: late, retry_at: Some(at) }
+            }
+        };
+        let parked = match self.status {
+            Status::Parked(reason) => Some(reason),
+            Status::Idle | Status::Connecting | Status::Ready(_) | Status::TransientFailure | Status::Shutdown => None,
+        };
+        match self.state {
+            State::Ready { epoch, .. } => match (want, self.breaker) {
+                (Want::SessionAfter(old), _) if epoch <= old => Admission::Wait { next: None },
+                (_, Breaker::Closed { .. }) => Admission::Go(epoch),
+                (_, Breaker::Open { until }) => Admission::Refuse { why: Refusal::BreakerOpen, retry_at: Some(until) },
+            },
+            State::Idle | State::Connecting { .. } => Admission::Wait { next: None },
+            State::TransientFailure { retry_at: at } | State::Closing { then: Then::Retry { at }, .. } => {
+                due(at, parked.map_or(Refusal::NotInTime, Refusal::Parked))
+            }
+            State::Closing { then: Then::Rest, .. } => Admission::Wait { next: None },
+            State::Parked { .. } | State::Closing { then: Then::Park, .. } => {
+                let reason = parked.unwrap_or(ParkReason::Requested);
+                match self.state.next_dial() {
+                    Some(at) if reason.heeds_callers() => due(at, Refusal::Parked(reason)),
+                    retry_at => Admission::Refuse { why: Refusal::Parked(reason), retry_at },
+                }
+            }
+            State::Closing { then: Then::Shutdown, .. } | State::Shutdown => {
+                Admission::Refuse { why: Refusal::Shutdown, retry_at: None }
+            }
+        }
+    }
+
+    /// What a state file keeps, times relative to `now`; see
+    /// [`ConnectionMachine::restore`](crate::ConnectionMachine::restore).
+    pub fn memory(&self, now: Timestamp) -> Memory {
+        Memory {
+            status: self.status,
+            next_dial_in: self.state.next_dial().map(|at| at.since(now)),
+            start_timeout: self.start_timeout,
+            pings: self.pings,
+            probe_doublings: self.probe_doublings,
+        }
+    }
+}
+
+impl State {
+    /// When the next dial is due, where that is settled and none is under way.
+    pub const fn next_dial(&self) -> Option<Timestamp> {
+        match *self {
+            Self::TransientFailure { retry_at: at } | Self::Closing { then: Then::Retry { at }, .. } => Some(at),
+            Self::Parked { probe_at } => probe_at,
+            Self::Idle
+            | Self::Connecting { .. }
+            | Self::Ready { .. }
+            | Self::Closing { then: Then::Park | Then::Rest | Then::Shutdown, .. }
+            | Self::Shutdown => None,
+        }
+    }
+}
+
+/// What is worth keeping when the host ends and starts again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Memory {
+    /// The status.
+    pub status: Status,
+    /// How long the next dial was still away.
+    pub next_dial_in: Option<Duration>,
+    /// The start deadline.
+    pub start_timeout: Duration,
+    /// What is known about the server's pings.
+    pub pings: PingSupport,
+    /// How often the probe interval has doubled.
+    pub probe_doublings: u8,
+}
