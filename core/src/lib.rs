@@ -14,6 +14,8 @@ pub mod replay;
 mod rng;
 mod snapshot;
 mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod time;
 
 pub use breaker::Breaker;

@@ -1,3 +1,36 @@
 //! A connection to an MCP server that never dies for good and never lies about its state.
 
+mod call;
+mod catalogue;
+mod clock;
+mod connection;
+mod epoch;
+mod era;
+mod error;
+mod event;
+mod frame;
+mod greeting;
+mod handshake;
 pub mod link;
+mod mailbox;
+mod owner;
+mod pending;
+mod session;
+mod setup;
+pub mod stdio;
+#[cfg(test)]
+mod testlink;
+mod view;
+mod wire;
+
+pub use call::CallOptions;
+pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
+pub use connection::{BuildError, Builder, Connection};
+pub use epoch::Require;
+pub use era::{Era, EraFacts, EraPolicy};
+pub use error::CallError;
+pub use event::{Event, Events};
+pub use mcp_reconnect_core as core;
+pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
+pub use session::Session;
+pub use view::{Handler, ViewError};

@@ -2,7 +2,10 @@
 
 use std::error::Error;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +29,11 @@ pub trait Connector: Send + Sync + 'static {
     ///
     /// What kept the channel from opening, classified.
     async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError>;
+
+    /// How long [`LinkControl::close`] may take at most; `close_timeout` must be above it. Default: no time.
+    fn close_bound(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// What a [`Connector`] is told about one attempt.
@@ -63,17 +71,26 @@ impl fmt::Debug for Link {
 #[derive(Debug)]
 pub struct Outbound {
     frame: Box<str>,
-    sent: Sent,
+    stage: Arc<AtomicU8>,
     done: Option<oneshot::Sender<Result<(), SendFailure>>>,
 }
 
+/// The stages of a frame: the transport begins with it, or its sender gives it up, whoever is first.
+const WAITING: u8 = 0;
+const BEGUN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
 impl Outbound {
-    /// A frame, and where its fate is reported: `Ok` when it was written (stdio) or its exchange is over (HTTP).
-    ///
-    /// A dropped receiver gives the frame up: a transport that has not begun with it leaves it out.
-    pub fn new(frame: Box<str>) -> (Self, oneshot::Receiver<Result<(), SendFailure>>) {
-        let (done, fate) = oneshot::channel();
-        (Self { frame, sent: Sent::No, done: Some(done) }, fate)
+    /// A frame, and its fate.
+    pub fn new(frame: Box<str>) -> (Self, Fate) {
+        let (sender, receiver) = oneshot::channel();
+        let stage = Arc::new(AtomicU8::new(WAITING));
+        (Self { frame, stage: stage.clone(), done: Some(sender) }, Fate { done: receiver, stage })
+    }
+
+    /// A frame whose fate interests nobody.
+    pub fn detached(frame: Box<str>) -> Self {
+        Self { frame, stage: Arc::new(AtomicU8::new(WAITING)), done: None }
     }
 
     /// The message, without its line end.
@@ -81,14 +98,19 @@ impl Outbound {
         &self.frame
     }
 
-    /// Whether nobody waits for this frame any more. A frame that was not begun must then not be sent.
+    /// Whether its sender has given it up before anything of it was sent. It will not be begun any more.
     pub fn is_given_up(&self) -> bool {
-        self.done.as_ref().is_none_or(oneshot::Sender::is_closed)
+        self.stage.load(Ordering::Acquire) == GIVEN_UP
     }
 
-    /// From now on the server may have seen some of it.
-    pub fn begin(&mut self) {
-        self.sent = Sent::Maybe;
+    /// Asks for leave to send: from `true` on the server may have seen some of it, on `false` it was given up and must
+    /// be left out.
+    #[must_use = "a frame that was given up must not be sent"]
+    pub fn begin(&mut self) -> bool {
+        match self.stage.compare_exchange(WAITING, BEGUN, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(stage) => stage == BEGUN,
+        }
     }
 
     /// Reports its fate.
@@ -105,8 +127,44 @@ impl Outbound {
 
 impl Drop for Outbound {
     fn drop(&mut self) {
-        let failure = Failure::new(FailureClass::Transport);
-        self.report(Err(SendFailure { failure, sent: self.sent, cause: "the link ended".into() }));
+        if self.done.is_some() {
+            let sent = if self.stage.load(Ordering::Acquire) == BEGUN { Sent::Maybe } else { Sent::No };
+            self.report(Err(SendFailure::link_ended(sent)));
+        }
+    }
+}
+
+/// What becomes of an [`Outbound`]: resolves to `Ok` when it was written (stdio) or its exchange is over (HTTP).
+///
+/// Dropping it gives the frame up: a transport that has not begun with it leaves it out.
+#[derive(Debug)]
+pub struct Fate {
+    done: oneshot::Receiver<Result<(), SendFailure>>,
+    stage: Arc<AtomicU8>,
+}
+
+impl Fate {
+    /// Gives the frame up. [`Sent::No`]: nothing of it was sent, nor will be.
+    pub fn give_up(&self) -> Sent {
+        match self.stage.compare_exchange(WAITING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) | Err(GIVEN_UP) => Sent::No,
+            Err(_) => Sent::Maybe,
+        }
+    }
+}
+
+impl Future for Fate {
+    type Output = Result<(), SendFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // An `Outbound` reports before its sender is dropped, so the channel never closes in silence.
+        Pin::new(&mut self.done).poll(cx).map(|fate| fate.unwrap_or_else(|_| Err(SendFailure::link_ended(Sent::Maybe))))
+    }
+}
+
+impl Drop for Fate {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 
@@ -121,6 +179,25 @@ pub struct SendFailure {
     pub cause: Arc<str>,
 }
 
+impl SendFailure {
+    /// What a frame's sender is told when the link ended around it: the link's own end says why.
+    fn link_ended(sent: Sent) -> Self {
+        Self { failure: Failure::new(FailureClass::Transport), sent, cause: LINK_ENDED.into() }
+    }
+
+    /// A message that could not even be written down.
+    pub(crate) fn unwritable(error: &serde_json::Error) -> Self {
+        Self { failure: Failure::new(FailureClass::Permanent), sent: Sent::No, cause: error.to_string().into() }
+    }
+
+    /// Whether it only says that the link ended.
+    pub(crate) fn is_link_end(&self) -> bool {
+        &*self.cause == LINK_ENDED
+    }
+}
+
+const LINK_ENDED: &str = "the link ended";
+
 /// The way around a link's frames.
 pub trait LinkControl: Send + Sync {
     /// Ends the link now: synchronous, idempotent, takes no lock, works while a write is stuck.
@@ -131,6 +208,13 @@ pub trait LinkControl: Send + Sync {
 
     /// What is known about the link now.
     fn facts(&self) -> LinkFacts;
+
+    /// Resolves once the server has shown a first sign of life below the level of frames (a child: its first byte, on
+    /// stdout or stderr). At once, where the transport has proof by
+    /// being connected (HTTP); never, where it cannot tell.
+    fn first_byte(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
 
     /// The handshake settled on this protocol version (HTTP sends it as a header from now on).
     fn negotiated(&self, version: &str) {

@@ -1,1 +1,4 @@
 //! The scripted fake server, and the suites that need more than one crate of mcp-reconnect.
+
+pub mod fake;
+pub mod link;

@@ -1,0 +1,23 @@
+//! For tests and fuzzers: random inputs that reach every corner ([`Walk`]), and a machine whose every step is checked
+//! against the rules ([`Checker`]).
+//!
+//! # Examples
+//!
+//! ```
+//! use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+//!
+//! let bytes = [0x5a; 400];
+//! let mut walk = Walk::new(&bytes);
+//! let mut checker = Checker::new(walk.config(), walk.seed(), walk.start(), Rules::ALL);
+//! while let Some((now, input)) = walk.step(checker.machine()) {
+//!     let _outputs = checker.step(now, input); // panics with the number of the rule that does not hold
+//! }
+//! ```
+
+mod checker;
+mod model;
+mod rules;
+mod walk;
+
+pub use checker::{Checker, Rules};
+pub use walk::Walk;

@@ -1,0 +1,361 @@
+use core::time::Duration;
+
+use crate::config::Config;
+use crate::failure::{Failure, FailureClass};
+use crate::id::Epoch;
+use crate::input::{Input, WakeCause};
+use crate::machine::ConnectionMachine;
+use crate::state::{ReadyFlag, ReadyFlags, State};
+use crate::time::Timestamp;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A configuration, a seed and a sequence of timed inputs, all drawn from bytes: the same bytes, the same walk.
+///
+/// Inputs are drawn when they are due, from the state of the machine: so epochs are live or stale by choice, and times
+/// aim at deadlines (at one, a nanosecond before or after, far beyond, standing still, going back). Eight bytes make
+/// one step; a shorter rest ends the walk.
+///
+/// Half of the walks are *honest*: what a correct driver reports, in time. The others are adversarial: anything that
+/// the types allow.
+#[derive(Clone, Debug)]
+pub struct Walk<'a> {
+    words: &'a [u8],
+    config: Config,
+    seed: u64,
+    now: Timestamp,
+    honest: bool,
+    /// How many flags are still to be reached at once.
+    rush: u8,
+    /// Honest: the tick that a sample goes before, the last inbound message, the oldest open call.
+    tick_at: Option<Timestamp>,
+    inbound: Timestamp,
+    oldest: Option<Timestamp>,
+    no_reply: Option<Timestamp>,
+}
+
+/// Small numbers taken out of a word, one after the other.
+struct Bits(u64);
+
+impl Bits {
+    const fn pick(&mut self, choices: u64) -> u64 {
+        let picked = self.0 % choices;
+        self.0 /= choices;
+        picked
+    }
+
+    fn one<T: Copy, const N: usize>(&mut self, of: [T; N]) -> T {
+        of[usize::try_from(self.pick(N as u64)).unwrap_or(0)]
+    }
+
+    /// A time from zero to `most`, both included.
+    const fn up_to(&mut self, most: u64) -> u64 {
+        let part = self.pick(1 << 12);
+        (((most as u128) * (part as u128)) / ((1 << 12) - 1)) as u64
+    }
+
+    fn failure(&mut self, verdicts_too: bool) -> Failure {
+        use FailureClass::{NeedsAuth, Permanent, RateLimited, SessionGone, StartTimeout, Transport, Unresponsive};
+        let class = self.one([
+            Transport, Transport, Transport, Transport, Transport, SessionGone, SessionGone, RateLimited, RateLimited,
+            NeedsAuth, Permanent, if verdicts_too { StartTimeout } else { Transport },
+            if verdicts_too { Unresponsive } else { Transport },
+        ]);
+        let hint = self.one([0, 0, 0, 0, 0, 0, 1, 5, 60, 99_999]);
+        let none = hint == 0 && self.pick(8) != 0;
+        Failure { class, retry_after: (!none).then(|| Duration::from_secs(hint)) }
+    }
+
+    fn wake(&mut self) -> Input {
+        Input::Wake(self.one([WakeCause::Operator, WakeCause::Config, WakeCause::Credentials]))
+    }
+}
+
+fn config(mut bits: Bits, mut more: Bits) -> Config {
+    let millis = Duration::from_millis;
+    let mut builder = Config::builder()
+        .ping_misses(bits.one([2, 1, 3]))
+        .breaker_strikes(bits.one([5, 1, 2, 3]))
+        .redial_spread(millis(bits.one([0, 250, 2_000])))
+        .idle_timeout(bits.one([None, None, Some(1_000), Some(300_000)]).map(millis))
+        .max_lifetime(bits.one([None, None, Some(2_000), Some(3_600_000)]).map(millis));
+    if bits.pick(4) != 0 {
+        let first = |start: u64, factor: u64| (millis(start), millis(start * factor));
+        let start = first(bits.one([1_000, 3_000, 30_000]), bits.one([1, 3, 10]));
+        let backoff = first(bits.one([1_000, 20, 400]), bits.one([1, 5, 60]));
+        let probe = first(bits.one([1_000, 500, 60_000]), bits.one([1, 4, 15]));
+        let min_dial = (backoff.0 / u32::try_from(bits.one([2, 4, 10])).unwrap_or(2)).max(millis(1));
+        builder = builder
+            .connect_timeout(start.0)
+            .connect_timeout_max(start.1)
+            .backoff(backoff.0)
+            .backoff_max(backoff.1)
+            .park_probe(probe.0)
+            .park_probe_max(probe.1)
+            .min_dial_interval(min_dial)
+            .demand_interval(min_dial * bits.one([1, 3, 10]))
+            .stable_after(millis(more.one([100, 1_000, 10_000])))
+            .keepalive(millis(more.one([1_000, 5_000, 60_000])))
+            .ping_timeout(millis(more.one([300, 2_000, 20_000])))
+            .breaker_open(millis(more.one([1_000, 30_000])))
+            .close_timeout(millis(more.one([100, 2_000, 10_000])))
+            .park_after(millis(more.one([1_000, 5_000, 60_000])))
+            .retry_after_max(millis(more.one([2_000, 60_000, 900_000])));
+    }
+    builder.build().unwrap_or_default()
+}
+
+impl<'a> Walk<'a> {
+    /// The walk that these bytes make; an empty one if they are fewer than 32.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        let (head, words) = bytes.split_at_checked(24).unwrap_or((&[0; 24], &[]));
+        let word = |index: usize| head[8 * index..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let mut bits = Bits(word(2));
+        let now = Timestamp::from_nanos(bits.one([0, 1, SECOND, 86_400 * SECOND]));
+        let config = config(Bits(word(0)), Bits(word(1)));
+        Self {
+            words,
+            config,
+            honest: bits.pick(2) == 1,
+            seed: bits.0,
+            now,
+            rush: 0,
+            tick_at: None,
+            inbound: now,
+            oldest: None,
+            no_reply: None,
+        }
+    }
+
+    /// The walk with a mode of its own, whatever the bytes say.
+    #[must_use]
+    pub const fn honest(mut self, honest: bool) -> Self {
+        self.honest = honest;
+        self
+    }
+
+    /// Whether it is what a correct driver reports.
+    pub const fn is_honest(&self) -> bool {
+        self.honest
+    }
+
+    /// The knobs to run it with.
+    pub const fn config(&self) -> Config {
+        self.config
+    }
+
+    /// The seed to run it with.
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// When it begins.
+    pub const fn start(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The next input and its time; `None` when the bytes are used up.
+    pub fn step(&mut self, machine: &ConnectionMachine) -> Option<(Timestamp, Input)> {
+        let (word, rest) = self.words.split_first_chunk()?;
+        self.words = rest;
+        let bits = Bits(u64::from_le_bytes(*word));
+        Some(if self.honest { self.correct(bits, machine) } else { self.anything(bits, machine) })
+    }
+
+    fn anything(&mut self, mut bits: Bits, machine: &ConnectionMachine) -> (Timestamp, Input) {
+        let state = machine.snapshot().state;
+        if let State::Connecting { epoch, ready, .. } = state
+            && self.rush > 0
+        {
+            self.rush -= 1;
+            return (self.now, Input::Reached { epoch, flag: missing(ready) });
+        }
+        let input = self.any_input(&mut bits, state);
+        let at = self.any_time(&mut bits, machine.next_timeout());
+        self.now = self.now.max(at);
+        (at, input)
+    }
+
+    fn any_time(&self, bits: &mut Bits, due: Option<Timestamp>) -> Timestamp {
+        let now = self.now;
+        let later = |nanos: u64| now + Duration::from_nanos(nanos);
+        let due = due.unwrap_or_else(|| later(SECOND));
+        match bits.pick(20) {
+            0..=5 => now,
+            6..=10 => due,
+            11 => Timestamp::from_nanos(due.as_nanos().saturating_sub(1)),
+            12 => due + Duration::from_nanos(1 + bits.up_to(SECOND)),
+            13 => later(bits.up_to(2 * SECOND)),
+            14..=16 => later(bits.up_to(nanos(due.since(now)))),
+            17 => later(bits.one([60, 3_600, 86_400, 40 * 86_400]) * SECOND),
+            18 => Timestamp::from_nanos(now.as_nanos().saturating_sub(bits.up_to(10 * SECOND))),
+            _ if bits.pick(64) == 0 => Timestamp::MAX,
+            _ => later(bits.up_to(100_000_000)),
+        }
+    }
+
+    fn any_input(&mut self, bits: &mut Bits, state: State) -> Input {
+        let epoch = state.live_epoch().unwrap_or(Epoch::FIRST);
+        let live = bits.pick(12) != 0;
+        let epoch = if live { epoch } else { Epoch::new(bits.pick(64)).unwrap_or(epoch) };
+        match (state, bits.pick(64)) {
+            (_, 0) => self.rare(bits),
+            (_, 1 | 2) => Input::Park,
+            (_, 3 | 4) => Input::Resumed,
+            (_, 5..=7) => bits.wake(),
+            (_, 8..=11) => Input::Connect { until: self.patience(bits) },
+            (State::Connecting { ready, .. }, 12..=35) => {
+                self.rush = bits.one([0, 0, 3]);
+                Input::Reached { epoch, flag: missing(ready) }
+            }
+            (State::Connecting { .. }, 36..=39) | (_, 12) => Input::Reached { epoch, flag: bits.one(ReadyFlags::ALL) },
+            (State::Ready { .. }, 13..=28) => self.any_traffic(bits, epoch),
+            (State::Ready { .. }, 29..=37) => Input::NoReply { epoch, sent: self.near(bits) },
+            (State::Ready { .. }, 38) => Input::PingUnsupported { epoch },
+            (State::Connecting { .. } | State::Ready { .. }, 40..=44) | (_, 13) => {
+                Input::Lost { epoch, failure: bits.failure(true) }
+            }
+            (State::Connecting { .. } | State::Ready { .. }, 45..=49) | (State::Closing { .. }, 14..=40) | (_, 14) => {
+                Input::Gone { epoch, failure: bits.failure(true) }
+            }
+            (_, 15) => self.any_traffic(bits, epoch),
+            (_, 16) => Input::NoReply { epoch, sent: self.near(bits) },
+            (_, 17) => Input::PingUnsupported { epoch },
+            (State::Closing { .. } | State::TransientFailure { .. } | State::Parked { .. }, 41..=44) => bits.wake(),
+            (State::Idle | State::TransientFailure { .. } | State::Parked { .. }, 45..=49) => {
+                Input::Connect { until: self.patience(bits) }
+            }
+            (State::Idle, _) => Input::Connect { until: self.patience(bits) },
+            (
+                State::Connecting { .. }
+                | State::Ready { .. }
+                | State::Closing { .. }
+                | State::TransientFailure { .. }
+                | State::Parked { .. }
+                | State::Shutdown,
+                _,
+            ) => Input::Tick,
+        }
+    }
+
+    fn rare(&self, bits: &mut Bits) -> Input {
+        if bits.pick(3) == 0 { Input::Shutdown } else { Input::Connect { until: self.patience(bits) } }
+    }
+
+    fn any_traffic(&self, bits: &mut Bits, epoch: Epoch) -> Input {
+        let oldest = (bits.pick(3) == 0).then(|| self.near(bits));
+        Input::Traffic { epoch, answered: bits.pick(4) == 0, oldest, inbound: self.near(bits) }
+    }
+
+    /// A time at, before or after now.
+    fn near(&self, bits: &mut Bits) -> Timestamp {
+        let now = self.now.as_nanos();
+        match bits.pick(8) {
+            0..=3 => self.now,
+            4 => self.now + Duration::from_nanos(bits.up_to(10 * SECOND)),
+            5 => Timestamp::ZERO,
+            _ => Timestamp::from_nanos(now.saturating_sub(bits.up_to(100 * SECOND))),
+        }
+    }
+
+    fn patience(&self, bits: &mut Bits) -> Timestamp {
+        self.now + Duration::from_secs(bits.one([0, 0, 1, 10, 100, 1_000_000]))
+    }
+
+    /// What a correct driver reports next, of a server that does anything: it comes no later than the deadline (but
+    /// after a suspend, which it reports first), and samples traffic before a due tick and before a `NoReply`.
+    fn correct(&mut self, mut bits: Bits, machine: &ConnectionMachine) -> (Timestamp, Input) {
+        let state = machine.snapshot().state;
+        if let Some(at) = self.tick_at.take() {
+            return (at, Input::Tick);
+        }
+        if let (State::Ready { epoch, .. }, Some(sent)) = (state, self.no_reply.take()) {
+            return (self.now, Input::NoReply { epoch, sent });
+        }
+        if bits.pick(64) == 0 {
+            self.now = self.now + Duration::from_secs(bits.one([10, 3_600, 30_000]));
+            return (self.now, Input::Resumed);
+        }
+        let far = self.now + Duration::from_secs(1_000);
+        let due = machine.next_timeout().unwrap_or(far).max(self.now);
+        let wait = Duration::from_nanos(bits.up_to(nanos(due.since(self.now).min(far.since(self.now)))));
+        let soon = self.now + wait / bits.one([1, 2, 50]);
+        let choice = bits.pick(64);
+        if choice < 5 {
+            self.now = soon;
+            return (soon, self.somebody(&mut bits));
+        }
+        let input = match state {
+            State::Connecting { epoch, ready, .. } => match choice {
+                0..=45 => Input::Reached { epoch, flag: missing(ready) },
+                46..=50 => Input::Lost { epoch, failure: bits.failure(false) },
+                51..=58 => Input::Gone { epoch, failure: bits.failure(false) },
+                _ => return self.due(due, Input::Tick),
+            },
+            State::Ready { epoch, since, .. } => {
+                self.inbound = self.inbound.max(since);
+                self.oldest = self.oldest.filter(|sent| *sent >= since);
+                return self.session(&mut bits, epoch, soon, due);
+            }
+            State::Closing { epoch, .. } if choice < 50 => Input::Gone { epoch, failure: bits.failure(false) },
+            State::Idle if choice < 50 => Input::Connect { until: self.patience(&mut bits) },
+            State::Closing { .. }
+            | State::Idle
+            | State::TransientFailure { .. }
+            | State::Parked { .. }
+            | State::Shutdown => return self.due(due, Input::Tick),
+        };
+        self.now = soon;
+        (soon, input)
+    }
+
+    fn due(&mut self, due: Timestamp, input: Input) -> (Timestamp, Input) {
+        self.now = due;
+        (due, input)
+    }
+
+    fn somebody(&self, bits: &mut Bits) -> Input {
+        match bits.pick(16) {
+            0 => Input::Park,
+            1..=3 => bits.wake(),
+            4 if bits.pick(4) == 0 => Input::Shutdown,
+            _ => Input::Connect { until: self.patience(bits) },
+        }
+    }
+
+    /// Life on a session: calls begin, are answered, or are not; or nothing happens until the deadline.
+    fn session(&mut self, bits: &mut Bits, epoch: Epoch, soon: Timestamp, due: Timestamp) -> (Timestamp, Input) {
+        let choice = bits.pick(32);
+        let at = if choice < 20 { due } else { soon };
+        self.now = at;
+        let mut answered = false;
+        match choice {
+            0..=7 => self.inbound = at, // a pong, or a notification
+            8..=11 => self.oldest = self.oldest.or(Some(soon)),
+            20..=23 => {
+                answered = true;
+                self.oldest = None;
+                self.inbound = at;
+            }
+            24..=27 => {
+                self.no_reply = Some(self.oldest.take().unwrap_or(self.inbound + Duration::from_nanos(1)).min(at));
+            }
+            28 => return (at, Input::Lost { epoch, failure: bits.failure(false) }),
+            29 => return (at, Input::Gone { epoch, failure: bits.failure(false) }),
+            30 => return (at, Input::PingUnsupported { epoch }),
+            _ => {}
+        }
+        if at == due {
+            self.tick_at = Some(at);
+        }
+        (at, Input::Traffic { epoch, inbound: self.inbound, answered, oldest: self.oldest })
+    }
+}
+
+fn missing(ready: ReadyFlags) -> ReadyFlag {
+    ReadyFlags::ALL.into_iter().find(|flag| !ready.contains(*flag)).unwrap_or(ReadyFlag::Started)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    crate::time::nanos(duration)
+}

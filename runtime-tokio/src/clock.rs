@@ -1,0 +1,89 @@
+//! The one place that reads clocks.
+
+use std::time::{Duration, SystemTime};
+
+use mcp_reconnect_core::Timestamp;
+use tokio::time::Instant;
+
+/// How far the wall clock must run ahead of the monotonic one to count as a suspend: more than clock discipline does.
+const SUSPEND: Duration = Duration::from_secs(5);
+
+/// Translates between tokio's time and the machine's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    pub(crate) fn now(self) -> Timestamp {
+        self.timestamp(Instant::now())
+    }
+
+    pub(crate) fn timestamp(self, at: Instant) -> Timestamp {
+        Timestamp::from_origin(at.saturating_duration_since(self.origin))
+    }
+
+    pub(crate) fn instant(self, at: Timestamp) -> Instant {
+        let since_origin = Duration::from_nanos(at.as_nanos());
+        // What the platform cannot express is further away than any process lives.
+        self.origin.checked_add(since_origin).unwrap_or_else(|| self.origin + Duration::from_secs(u32::MAX.into()))
+    }
+}
+
+/// Notices that the host slept: the wall clock went on, the monotonic one did not.
+///
+/// Real clocks on purpose: they are what a suspend tears apart, and tokio's may be paused.
+#[derive(Debug)]
+pub(crate) struct SuspendDetector {
+    wall: SystemTime,
+    monotonic: std::time::Instant,
+}
+
+impl SuspendDetector {
+    pub(crate) fn start() -> Self {
+        Self { wall: SystemTime::now(), monotonic: std::time::Instant::now() }
+    }
+
+    /// Whether the host slept since this was last asked.
+    pub(crate) fn resumed(&mut self) -> bool {
+        let now = Self::start();
+        // A wall clock that was set back is no suspend.
+        let wall = now.wall.duration_since(self.wall).unwrap_or_default();
+        let slept = is_gap(wall, now.monotonic.saturating_duration_since(self.monotonic));
+        *self = now;
+        slept
+    }
+}
+
+fn is_gap(wall: Duration, monotonic: Duration) -> bool {
+    wall.saturating_sub(monotonic) > SUSPEND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_wall_clock_that_ran_ahead_is_a_suspend() {
+        let seconds = Duration::from_secs;
+        assert!(is_gap(seconds(8 * 3600), seconds(60)));
+        assert!(!is_gap(seconds(65), seconds(60)));
+        assert!(!is_gap(seconds(0), seconds(3600)));
+        assert!(!is_gap(seconds(3600), seconds(3600)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timestamp_translates_there_and_back() {
+        let clock = Clock::start();
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        let now = clock.now();
+        assert_eq!(now, Timestamp::from_origin(Duration::from_millis(1500)));
+        assert_eq!(clock.instant(now), Instant::now());
+        let beyond = clock.instant(Timestamp::MAX);
+        assert!(beyond > Instant::now() + Duration::from_secs(3600));
+    }
+}

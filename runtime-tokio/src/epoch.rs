@@ -1,0 +1,376 @@
+//! The life of one epoch, in the order in which it happens: dial, handshake, catalogue, service, close.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mcp_reconnect_core::{CloseCause, Epoch, Failure, FailureClass, ReadyFlag};
+use rmcp::Service as _;
+use rmcp::model::{ProtocolVersion, ServerCapabilities};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::catalogue::{Catalogue, Entry, ListError, Part, list};
+use crate::era::{EraMemory, EraPolicy};
+use crate::event::Event;
+use crate::handshake::{Established, Handshake, HandshakeError, handshake};
+use crate::link::{Attempt, Connector, Ended};
+use crate::owner::{Note, What};
+use crate::session::Session;
+use crate::setup::{self, SetupFailure, Wanted};
+use crate::view::{self, Handler};
+use crate::wire::{ListChanges, Wire};
+
+/// Whether a session must list its tools to be Ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Require {
+    /// It is Ready after the handshake.
+    None,
+    /// It is Ready when its tools are listed, where the server announces any.
+    #[default]
+    Tools,
+}
+
+/// What every epoch of a connection goes by.
+pub(crate) struct Spec {
+    pub(crate) name: Arc<str>,
+    pub(crate) connector: Box<dyn Connector>,
+    pub(crate) handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
+    pub(crate) memory: Arc<EraMemory>,
+    pub(crate) policy: EraPolicy,
+    pub(crate) require: Require,
+    pub(crate) probe_patience: Duration,
+    /// How long calls that slipped in may go on when a session is closed without need.
+    pub(crate) drain: Duration,
+    pub(crate) wanted: watch::Sender<Wanted>,
+    /// What the last session's server could do.
+    pub(crate) met: Mutex<Option<(ProtocolVersion, ServerCapabilities)>>,
+}
+
+/// Starts epochs.
+pub(crate) struct Dialler {
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) notes: mpsc::UnboundedSender<Note>,
+    /// Everything that the connection runs.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Dialler {
+    /// Starts an epoch. One that was not gone in time is ended by force first, and waited for.
+    pub(crate) fn dial(
+        &self,
+        epoch: Epoch,
+        start_timeout: Duration,
+        interactive: bool,
+        previous: Option<LiveEpoch>,
+    ) -> LiveEpoch {
+        let (order, orders) = watch::channel(None);
+        let link = Arc::new(Mutex::new(None));
+        let finished = CancellationToken::new();
+        let life = Life {
+            epoch,
+            start_timeout,
+            interactive,
+            spec: self.spec.clone(),
+            notes: self.notes.clone(),
+            token: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            link: link.clone(),
+        };
+        let token = life.token.clone();
+        let guard = finished.clone().drop_guard();
+        let span = tracing::info_span!("epoch", server = %self.spec.name, %epoch);
+        let run = async move {
+            let _finished = guard;
+            if let Some(previous) = previous {
+                previous.kill().await;
+            }
+            life.run(orders).await;
+        };
+        self.tasks.spawn(run.instrument(span));
+        LiveEpoch { epoch, session: None, order, token, link, finished }
+    }
+
+    /// Spawns a task that ends with the connection.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Resolves when nothing of the connection runs any more.
+    pub(crate) async fn finished(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// The owner's end of the live epoch.
+pub(crate) struct LiveEpoch {
+    pub(crate) epoch: Epoch,
+    /// Its session, once it is set up.
+    pub(crate) session: Option<Arc<Session>>,
+    order: watch::Sender<Option<Order>>,
+    token: CancellationToken,
+    link: CurrentLink,
+    finished: CancellationToken,
+}
+
+type CurrentLink = Arc<Mutex<Option<Wire>>>;
+
+#[derive(Clone, Debug)]
+struct Order {
+    cause: CloseCause,
+    /// The failure behind it, in words.
+    why: Option<Arc<str>>,
+}
+
+impl LiveEpoch {
+    /// Orders the close; the epoch reports when nothing of it is left.
+    pub(crate) fn close(&self, cause: CloseCause, why: Option<Arc<str>>) {
+        self.order.send_replace(Some(Order { cause, why }));
+    }
+
+    /// Ends it by force, and waits until nothing of it is left.
+    pub(crate) async fn kill(self) {
+        let wire = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(wire) = wire {
+            wire.control().kill();
+        }
+        self.token.cancel();
+        self.close(CloseCause::Shutdown, None);
+        self.finished.cancelled().await;
+    }
+}
+
+struct Life {
+    epoch: Epoch,
+    start_timeout: Duration,
+    interactive: bool,
+    spec: Arc<Spec>,
+    notes: mpsc::UnboundedSender<Note>,
+    /// Ends what belongs to the epoch.
+    token: CancellationToken,
+    /// What the link runs.
+    tasks: TaskTracker,
+    link: CurrentLink,
+}
+
+impl Life {
+    async fn run(self, mut orders: watch::Receiver<Option<Order>>) {
+        self.note(What::Reached(ReadyFlag::Started));
+        let ended = tokio::select! {
+            biased;
+            order = ordered(&mut orders) => self.on_order(order).await,
+            ended = self.live() => {
+                if self.current_link().is_some() {
+                    self.note(What::Lost(ended.failure, ended.cause.clone()));
+                }
+                ended
+            }
+        };
+        let ended = self.close(ended).await;
+        self.note(What::Gone(ended.failure, ended.cause));
+    }
+
+    async fn on_order(&self, Order { cause, why }: Order) -> Ended {
+        let (class, text) = match cause {
+            CloseCause::Failed(class) => (class, why.unwrap_or_else(|| class.as_str().into())),
+            CloseCause::Parked => (FailureClass::Transport, "the server was parked on request".into()),
+            CloseCause::Idle => (FailureClass::Transport, "the session was put to rest".into()),
+            CloseCause::Lifetime => (FailureClass::Transport, "the session was replaced for its age".into()),
+            CloseCause::Shutdown => (FailureClass::Transport, "the connection was shut down".into()),
+        };
+        if let (CloseCause::Idle | CloseCause::Lifetime, Some(wire)) = (cause, self.current_link()) {
+            // What is still open after that is settled by the close.
+            drop(timeout(self.spec.drain, wire.drained()).await);
+        }
+        Ended { failure: class.into(), cause: text }
+    }
+
+    /// Leaves nothing: calls are settled, the link is closed, its tasks have ended.
+    async fn close(&self, ended: Ended) -> Ended {
+        if let Some(wire) = self.current_link() {
+            wire.end(ended.clone());
+            wire.control().close().await;
+            self.set_link(None);
+        }
+        self.token.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        ended
+    }
+
+    /// From the dial to the end of the session, whatever ends it.
+    async fn live(&self) -> Ended {
+        let session = match self.establish().await {
+            Ok(session) => session,
+            Err(ended) => return ended,
+        };
+        let mut changes = session.1;
+        let session = session.0;
+        self.note(What::Established(session.clone()));
+        tokio::select! {
+            ended = session.wire().ended() => ended,
+            never = self.keep_catalogue(&session, &mut changes) => match never {},
+        }
+    }
+
+    async fn establish(&self) -> Result<(Arc<Session>, watch::Receiver<ListChanges>), Ended> {
+        let handler = (self.spec.handler)(self.epoch);
+        let client = handler.get_info();
+        let mut after_probe_killed = false;
+        let (wire, established) = loop {
+            let wire = self.dial().await?;
+            let options = Handshake {
+                memory: &self.spec.memory,
+                policy: self.spec.policy,
+                client: &client,
+                start_timeout: self.start_timeout,
+                probe_patience: self.spec.probe_patience,
+                after_probe_killed,
+                tasks: &self.tasks,
+            };
+            match handshake(&wire, options).await {
+                Ok(established) => break (wire, established),
+                Err(HandshakeError::ProbeKilled { cause }) => {
+                    tracing::debug!(%cause, "the server ended on the probe; asked once more");
+                    after_probe_killed = true;
+                    wire.end(Ended { failure: FailureClass::Transport.into(), cause });
+                    wire.control().close().await;
+                    self.set_link(None);
+                }
+                Err(HandshakeError::Failed { failure, cause }) => return Err(Ended { failure, cause }),
+            }
+        };
+        self.note(What::Reached(ReadyFlag::Initialized));
+        self.meet(&established);
+        let no_view = || Ended { failure: FailureClass::Transport.into(), cause: "the link has a view already".into() };
+        let service = view::serve(&wire, handler, &established).ok_or_else(no_view)?;
+        let changes = wire.list_changes();
+        if !established.version.has_initialize() {
+            self.tasks.spawn(self.listen(&wire, &established).in_current_span());
+        }
+        let wanted = self.spec.wanted.borrow().clone();
+        for failure in setup::set_up(&wire, &established, &wanted).await {
+            self.note(What::Tell(failure.into()));
+        }
+        let mut catalogue = Catalogue::default();
+        if self.spec.require == Require::Tools {
+            let listing = list(&wire, &established).await.map_err(|error| failed_list(&error))?;
+            catalogue.tools = Part::Listed(listing.items);
+        }
+        let session = Session::new(wire, established, service, catalogue, self.notes.clone());
+        Ok((Arc::new(session), changes))
+    }
+
+    async fn dial(&self) -> Result<Wire, Ended> {
+        let token = self.token.child_token();
+        let attempt = Attempt {
+            epoch: self.epoch,
+            interactive: self.interactive,
+            cancel: token.clone(),
+            tasks: self.tasks.clone(),
+        };
+        let link = self.spec.connector.connect(attempt).await;
+        let link = link.map_err(|error| Ended { failure: error.failure, cause: error.cause })?;
+        let wire = Wire::new(self.epoch, link, token, &self.tasks);
+        self.set_link(Some(wire.clone()));
+        self.note(What::Reached(ReadyFlag::Transport));
+        Ok(wire)
+    }
+
+    fn listen(&self, wire: &Wire, established: &Established) -> impl Future<Output = ()> + Send + 'static {
+        let listen = setup::listen(wire.clone(), established.clone(), self.spec.wanted.subscribe());
+        let (notes, epoch, token) = (self.notes.clone(), self.epoch, self.token.clone());
+        async move {
+            let failure = tokio::select! {
+                failure = listen => failure,
+                () = token.cancelled() => None,
+            };
+            if let Some(failure) = failure {
+                drop(notes.send(Note { epoch, what: What::Tell(failure.into()) }));
+            }
+        }
+    }
+
+    /// Tells when the server can do something else than its last session's could.
+    fn meet(&self, established: &Established) {
+        let now = (established.version.clone(), established.peer.capabilities.clone());
+        let mut met = self.spec.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if met.replace(now.clone()).is_some_and(|before| before != now) {
+            self.note(What::Tell(Event::ServerChanged { version: now.0.as_str().into() }));
+        }
+    }
+
+    /// Lists what was not needed to be Ready, then whatever the server says has changed: one list at a time, one more
+    /// for all that was announced meanwhile.
+    async fn keep_catalogue(&self, session: &Session, changes: &mut watch::Receiver<ListChanges>) -> std::convert::Infallible {
+        let mut listed = ListChanges::default();
+        let mut catalogue = (*session.catalogue()).clone();
+        let mut first = true;
+        loop {
+            let seen = *changes.borrow_and_update();
+            if seen.tools != listed.tools || matches!(catalogue.tools, Part::Unlisted) {
+                relist(session, &mut catalogue.tools).await;
+            }
+            if seen.prompts != listed.prompts || first {
+                relist(session, &mut catalogue.prompts).await;
+            }
+            if seen.resources != listed.resources || first {
+                relist(session, &mut catalogue.resources).await;
+                relist(session, &mut catalogue.templates).await;
+            }
+            (listed, first) = (seen, false);
+            let shared = Arc::new(catalogue.clone());
+            session.set_catalogue(shared.clone());
+            self.note(What::Relisted(shared));
+            if changes.changed().await.is_err() {
+                // The wire is ending, which ends this.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn current_link(&self) -> Option<Wire> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_link(&self, wire: Option<Wire>) {
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = wire;
+    }
+
+    fn note(&self, what: What) {
+        // An error says that the owner is gone, and this epoch is about to be.
+        drop(self.notes.send(Note { epoch: self.epoch, what }));
+    }
+}
+
+async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
+    match orders.wait_for(Option::is_some).await.map(|order| order.clone()) {
+        Ok(Some(order)) => order,
+        // The owner is gone without a word: the runtime is going down.
+        Ok(None) | Err(_) => Order { cause: CloseCause::Shutdown, why: None },
+    }
+}
+
+async fn relist<T: Entry>(session: &Session, part: &mut Part<T>) {
+    match list(session.wire(), session.established()).await {
+        Ok(listing) => *part = Part::Listed(listing.items),
+        Err(error) => *part = part.stale(error.to_string()),
+    }
+}
+
+fn failed_list(error: &ListError) -> Ended {
+    let failure = match error {
+        ListError::Server(_) => Failure::new(FailureClass::Transport),
+        ListError::Failed(failure) => failure.failure,
+    };
+    Ended { failure, cause: format!("tools/list failed: {error}").into() }
+}
+
+impl From<SetupFailure> for Event {
+    fn from(SetupFailure { what, cause }: SetupFailure) -> Self {
+        Self::SetupFailed { what: what.into(), cause: cause.into() }
+    }
+}

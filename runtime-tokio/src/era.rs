@@ -1,0 +1,166 @@
+//! What is known about a server's protocol era, over epochs; and versions, compared.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::model::{ClientConfig, ProtocolVersion, RequestMetaObject};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::frame::{Meta, RpcError};
+
+/// How a server's sessions begin: the two families of protocol revisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Era {
+    /// Up to 2025-11-25: `initialize`, `ping`.
+    Legacy,
+    /// From 2026-07-28: `server/discover`, no handshake, the client's context in every request.
+    Modern,
+}
+
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        })
+    }
+}
+
+/// Which era a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EraPolicy {
+    /// What the server speaks: found out once, then remembered.
+    #[default]
+    Auto,
+    /// Always `initialize`.
+    Legacy,
+    /// Always `server/discover`.
+    Modern,
+}
+
+/// What a connection has learnt about its server's era.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EraFacts {
+    /// The era; `None` while it is unknown.
+    pub era: Option<Era>,
+    /// The version to begin with, where it is not the newest of the era.
+    pub version: Option<String>,
+    /// The server's name and version when this was learnt.
+    pub server: Option<(String, String)>,
+}
+
+/// What is known about a server's era, shared by the epochs of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct EraMemory(Mutex<EraFacts>);
+
+impl EraMemory {
+    /// A memory that starts with what was learnt before.
+    pub(crate) fn new(facts: EraFacts) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(facts)))
+    }
+
+    /// What is known now.
+    pub(crate) fn facts(&self) -> EraFacts {
+        self.lock().clone()
+    }
+
+    /// The era is this one, whatever was believed before.
+    pub(crate) fn learn(&self, era: Era) {
+        let mut facts = self.lock();
+        if facts.era != Some(era) {
+            facts.era = Some(era);
+            facts.version = None;
+        }
+    }
+
+    /// The next handshake begins with this version.
+    pub(crate) fn learn_version(&self, version: Option<&ProtocolVersion>) {
+        self.lock().version = version.map(ToString::to_string);
+    }
+
+    /// The era is unknown again.
+    pub(crate) fn forget(&self) {
+        let mut facts = self.lock();
+        facts.era = None;
+        facts.version = None;
+    }
+
+    /// Notes who answered. Another server than before is probed afresh at its next epoch.
+    pub(crate) fn met(&self, server: Option<(String, String)>) {
+        let mut facts = self.lock();
+        if facts.server.is_some() && facts.server != server {
+            facts.era = None;
+            facts.version = None;
+        }
+        facts.server = server;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, EraFacts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The version with this text.
+pub(crate) fn version(text: &str) -> ProtocolVersion {
+    let text: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
+        serde::de::IntoDeserializer::into_deserializer(text);
+    ProtocolVersion::deserialize(text).unwrap_or_default()
+}
+
+/// The newest version of this era that is among `offered`.
+pub(crate) fn best_common(era: Era, offered: &[String]) -> Option<ProtocolVersion> {
+    ours(era).find(|version| offered.iter().any(|offer| offer == version.as_str()))
+}
+
+/// The versions of this era that we speak, newest first.
+pub(crate) fn ours(era: Era) -> impl Iterator<Item = ProtocolVersion> {
+    let legacy = era == Era::Legacy;
+    ProtocolVersion::KNOWN_VERSIONS.iter().rev().filter(move |version| version.has_initialize() == legacy).cloned()
+}
+
+/// The versions that a refusal of `requested` offers instead; `None` when it is no such refusal.
+pub(crate) fn offered(error: &RpcError, requested: &ProtocolVersion) -> Option<Vec<String>> {
+    let listed = error.data.as_ref().and_then(|data| match data {
+        Value::Object(members) => {
+            members.iter().find(|(name, _)| name.to_ascii_lowercase().starts_with("supported")).map(|(_, list)| list)
+        }
+        Value::Array(_) => Some(data),
+        _ => None,
+    });
+    if let Some(Value::Array(list)) = listed {
+        return Some(list.iter().filter_map(Value::as_str).map(str::to_owned).collect());
+    }
+    offered_in_text(&error.message, requested)
+}
+
+/// The same for a refusal in words, such as the body of an HTTP 400: `unsupported version (supported: 2025-06-18)`.
+pub(crate) fn offered_in_text(text: &str, requested: &ProtocolVersion) -> Option<Vec<String>> {
+    if !text.to_ascii_lowercase().contains("version") {
+        return None;
+    }
+    let words = text.split(|c: char| !(c.is_ascii_digit() || c == '-'));
+    let dates: Vec<_> = words.filter(|word| is_date(word) && *word != requested.as_str()).map(str::to_owned).collect();
+    (!dates.is_empty()).then_some(dates)
+}
+
+fn is_date(word: &str) -> bool {
+    word.len() == 10
+        && word
+            .bytes()
+            .enumerate()
+            .all(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() })
+}
+
+/// The `_meta` members that the modern era wants in every request.
+pub(crate) fn meta_for(version: &ProtocolVersion, client: &ClientConfig) -> Arc<Meta> {
+    let RequestMetaObject(meta) = RequestMetaObject::with_client_context(
+        version.clone(),
+        client.client_info.clone(),
+        client.capabilities.clone(),
+    );
+    let members = meta.0.into_iter();
+    members.filter_map(|(name, value)| Some((name.into(), serde_json::value::to_raw_value(&value).ok()?))).collect()
+}

@@ -1,0 +1,123 @@
+//! What a caller needs to know of a call that brought no result.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use mcp_reconnect_core::replay::Sent;
+use mcp_reconnect_core::{Epoch, FailureClass, Refusal};
+use rmcp::model::ErrorData;
+use tokio::time::Instant;
+
+/// Why a call brought no result, by what the caller can do about it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The server answered with an error: the connection is fine.
+    Server {
+        /// Which session answered.
+        epoch: Epoch,
+        /// The error as the server wrote it.
+        error: ErrorData,
+    },
+    /// No session in time; nothing was sent.
+    Refused {
+        /// Why.
+        why: Refusal,
+        /// When it makes sense to ask again, where that is known.
+        retry_at: Option<Instant>,
+        /// The last failure of the connection in words: exit status and the last lines of stderr, HTTP status, ….
+        cause: Option<Arc<str>>,
+    },
+    /// The server of this epoch does not offer the tool; nothing was sent.
+    NotOffered {
+        /// Whose catalogue it is.
+        epoch: Epoch,
+        /// The tool.
+        tool: Arc<str>,
+    },
+    /// The session failed before the call reached the server, and sending it again was not possible in time.
+    NotSent {
+        /// The session that failed.
+        epoch: Epoch,
+        /// How it failed.
+        class: FailureClass,
+        /// The same in words.
+        cause: Arc<str>,
+    },
+    /// The session failed after the call may have reached the server: it may have run.
+    OutcomeUnknown {
+        /// The session that failed.
+        epoch: Epoch,
+        /// How it failed.
+        class: FailureClass,
+        /// The same in words.
+        cause: Arc<str>,
+    },
+    /// The deadline passed without an answer. The server was told to cancel where it may have seen the call.
+    DeadlineExceeded {
+        /// The session that was asked.
+        epoch: Epoch,
+        /// How far the call got.
+        sent: Sent,
+    },
+    /// The server answered in a shape that cannot be read as the result of this request.
+    UnexpectedAnswer {
+        /// Which session answered.
+        epoch: Epoch,
+        /// What cannot be read.
+        cause: Arc<str>,
+    },
+    /// The parameters cannot be written as JSON; nothing was sent.
+    InvalidParams(Arc<str>),
+    /// The connection was shut down.
+    Closed,
+}
+
+impl CallError {
+    /// Whether the request certainly did not run.
+    pub const fn not_run(&self) -> bool {
+        match self {
+            Self::Refused { .. }
+            | Self::NotOffered { .. }
+            | Self::NotSent { .. }
+            | Self::InvalidParams(_)
+            | Self::Closed
+            | Self::DeadlineExceeded { sent: Sent::No | Sent::Refused, .. } => true,
+            Self::Server { .. }
+            | Self::OutcomeUnknown { .. }
+            | Self::UnexpectedAnswer { .. }
+            | Self::DeadlineExceeded { sent: Sent::Maybe, .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server { error, .. } => write!(f, "the server answered with error {}: {}", error.code.0, error.message),
+            Self::Refused { why, retry_at, cause } => {
+                match why {
+                    Refusal::Parked(reason) => write!(f, "no session: the server is parked ({reason})")?,
+                    Refusal::BreakerOpen => f.write_str("the circuit breaker is open: calls got no reply")?,
+                    Refusal::NotInTime => f.write_str("no session in time: the connection is being rebuilt")?,
+                    Refusal::Shutdown => f.write_str("the connection was shut down")?,
+                }
+                if let Some(at) = retry_at {
+                    write!(f, "; next try in {:.1?}", at.saturating_duration_since(Instant::now()))?;
+                }
+                cause.as_ref().map_or(Ok(()), |cause| write!(f, "; last failure: {cause}"))
+            }
+            Self::NotOffered { epoch, tool } => write!(f, "the server of session {epoch} offers no tool `{tool}`"),
+            Self::NotSent { cause, .. } => write!(f, "the call did not reach the server: {cause}"),
+            Self::OutcomeUnknown { cause, .. } => write!(f, "the call may have run, its outcome is unknown: {cause}"),
+            Self::DeadlineExceeded { sent: Sent::Maybe, .. } => f.write_str("no answer by the deadline: the call may have run"),
+            Self::DeadlineExceeded { .. } => f.write_str("no answer by the deadline: the call did not reach the server"),
+            Self::UnexpectedAnswer { cause, .. } => write!(f, "the server's answer cannot be read: {cause}"),
+            Self::InvalidParams(cause) => write!(f, "the parameters cannot be written as JSON: {cause}"),
+            Self::Closed => f.write_str("the connection was shut down"),
+        }
+    }
+}
+
+impl Error for CallError {}

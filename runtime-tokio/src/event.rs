@@ -1,0 +1,70 @@
+//! What a connection tells about itself, in order, to everyone who listens.
+
+use std::sync::Arc;
+
+use mcp_reconnect_core::{FailureClass, Status};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::Instant;
+
+use crate::catalogue::CatalogueDiff;
+
+/// How many events a slow subscriber may fall behind before it is told that it missed some.
+pub(crate) const EVENT_CAPACITY: usize = 256;
+
+/// Something that happened to a connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The status changed: exactly one event for each change, and none without one.
+    Status {
+        /// What it is now; equal to the snapshot's.
+        status: Status,
+        /// The class of the last failure since the last Ready, where there was one.
+        failure: Option<FailureClass>,
+        /// That failure in words.
+        cause: Option<Arc<str>>,
+    },
+    /// The circuit breaker opened (until then) or closed (`None`).
+    Breaker {
+        /// When the next caller is let through.
+        open_until: Option<Instant>,
+    },
+    /// What the server offers is not what was offered before. Comes before the Ready event of its epoch.
+    Catalogue(Arc<CatalogueDiff>),
+    /// What the server offered must no longer be offered: it is parked, or the connection was shut down.
+    Withdrawn,
+    /// Something that belongs to a session could not be set up again; the session serves without it.
+    SetupFailed {
+        /// What: a method of the protocol.
+        what: Arc<str>,
+        /// Why, in words.
+        cause: Arc<str>,
+    },
+    /// The server speaks another protocol version, or announces other capabilities, than its last session did.
+    ServerChanged {
+        /// The protocol version of this epoch.
+        version: Arc<str>,
+    },
+    /// This subscriber was too slow: so many events were left out here.
+    Missed {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A subscription to a connection's events, from the moment it was made.
+#[derive(Debug)]
+pub struct Events(pub(crate) broadcast::Receiver<Event>);
+
+impl Events {
+    /// The next event; `None` when the connection has ended and every event was given.
+    ///
+    /// Cancel safe: no event is lost when the future is dropped.
+    pub async fn next(&mut self) -> Option<Event> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(count)) => Some(Event::Missed { count }),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}

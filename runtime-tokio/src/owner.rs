@@ -1,0 +1,318 @@
+//! The one task that owns a connection's machine: feeds it, carries out its orders, publishes its state.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mcp_reconnect_core::{
+    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, Input, Output, ReadyFlag, Snapshot,
+    State, Status, Timestamp,
+};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::Instrument as _;
+
+use crate::catalogue::{Catalogue, CatalogueDiff};
+use crate::clock::{Clock, SuspendDetector};
+use crate::epoch::{Dialler, LiveEpoch};
+use crate::event::Event;
+use crate::session::Session;
+
+/// What the handles ask of the owner.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A caller waits for a session until then.
+    Connect { until: Instant, reply: oneshot::Sender<Admission> },
+    /// Something for the machine as it is.
+    Input(Input),
+    /// A call got no reply; it was sent then.
+    NoReply { epoch: Epoch, sent: Instant },
+    /// A call was answered while there were strikes.
+    Answered,
+    /// A call found the session silent for longer than `keepalive`: the host may have slept.
+    Silent,
+    /// A session is broken, and a caller saw it.
+    Lost { epoch: Epoch, failure: Failure, cause: Arc<str> },
+}
+
+/// What the tasks of an epoch report.
+pub(crate) struct Note {
+    pub(crate) epoch: Epoch,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    Reached(ReadyFlag),
+    /// The session is set up: the last flag.
+    Established(Arc<Session>),
+    /// Broken; the epoch waits to be closed.
+    Lost(Failure, Arc<str>),
+    /// Nothing is left.
+    Gone(Failure, Arc<str>),
+    /// The server knows no pings.
+    PingUnsupported,
+    /// The session's catalogue was listed anew.
+    Relisted(Arc<Catalogue>),
+    /// For the subscribers.
+    Tell(Event),
+}
+
+/// What everybody may look at, as of the owner's last turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Published {
+    pub(crate) snapshot: Snapshot,
+    /// The Ready epoch's session; none in the very turn in which readiness is gone.
+    pub(crate) session: Option<Arc<Session>>,
+    /// What may be offered: kept through a rebuild, withdrawn with a park.
+    pub(crate) catalogue: Option<Arc<Catalogue>>,
+    /// The last failure since the last Ready, in words.
+    pub(crate) cause: Option<Arc<str>>,
+}
+
+pub(crate) struct Owner {
+    pub(crate) machine: ConnectionMachine,
+    pub(crate) clock: Clock,
+    pub(crate) suspend: SuspendDetector,
+    pub(crate) dialler: Dialler,
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) notes: mpsc::UnboundedReceiver<Note>,
+    pub(crate) published: watch::Sender<Published>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) live: Option<LiveEpoch>,
+    pub(crate) cause: Option<Arc<str>>,
+}
+
+impl Owner {
+    /// Runs until the machine was shut down (on order, or because every handle is gone) and nothing is left.
+    pub(crate) async fn run(mut self) {
+        let mut handles = true;
+        loop {
+            if matches!(self.machine.snapshot().state, State::Shutdown) {
+                break;
+            }
+            let wake_at = self.machine.next_timeout().map(|at| self.clock.instant(at));
+            tokio::select! {
+                biased;
+                // What epochs report comes first: a call that failed with its session finds the session gone.
+                Some(note) = self.notes.recv() => self.on_note(note),
+                command = self.commands.recv(), if handles => match command {
+                    Some(command) => self.on_command(command),
+                    None => {
+                        handles = false;
+                        self.step(Input::Shutdown, None);
+                    }
+                },
+                () = sleep_until_some(wake_at) => self.step(Input::Tick, None),
+            }
+        }
+        // Waiters are told by the published Shutdown; now nothing may be left when the owner is.
+        if let Some(live) = self.live.take() {
+            live.kill().await;
+        }
+        self.dialler.finished().await;
+    }
+
+    fn on_note(&mut self, Note { epoch, what }: Note) {
+        match what {
+            What::Reached(flag) => self.step(Input::Reached { epoch, flag }, None),
+            What::Established(session) => {
+                if let Some(live) = self.live.as_mut().filter(|live| live.epoch == epoch) {
+                    live.session = Some(session);
+                    self.step(Input::Reached { epoch, flag: ReadyFlag::Catalogue }, None);
+                }
+            }
+            What::Lost(failure, cause) => self.fail(Input::Lost { epoch, failure }, epoch, cause),
+            What::Gone(failure, cause) => {
+                self.fail(Input::Gone { epoch, failure }, epoch, cause);
+                self.live.take_if(|live| live.epoch == epoch);
+            }
+            What::PingUnsupported => self.step(Input::PingUnsupported { epoch }, None),
+            What::Relisted(catalogue) => {
+                if self.published.borrow().session.as_ref().is_some_and(|session| session.epoch() == epoch) {
+                    self.offer(catalogue);
+                }
+            }
+            What::Tell(event) => self.tell(event),
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Connect { until, reply } => {
+                self.notice_suspend();
+                let until = self.clock.timestamp(until);
+                self.step(Input::Connect { until }, Some(reply));
+            }
+            Command::Input(input) => self.step(input, None),
+            Command::NoReply { epoch, sent } => {
+                let sent = self.clock.timestamp(sent);
+                self.sample();
+                self.step(Input::NoReply { epoch, sent }, None);
+            }
+            Command::Answered => self.sample(),
+            Command::Silent => self.notice_suspend(),
+            Command::Lost { epoch, failure, cause } => self.fail(Input::Lost { epoch, failure }, epoch, cause),
+        }
+    }
+
+    /// A failure of the live epoch; its cause is what callers and subscribers are told from now on.
+    fn fail(&mut self, input: Input, epoch: Epoch, cause: Arc<str>) {
+        if self.machine.snapshot().state.live_epoch() == Some(epoch) && !matches!(self.machine.snapshot().state, State::Closing { .. }) {
+            self.cause = Some(cause);
+        }
+        self.step(input, None);
+    }
+
+    /// One turn: the machine is told, its orders are carried out, its state is published.
+    fn step(&mut self, input: Input, reply: Option<oneshot::Sender<Admission>>) {
+        let now = self.clock.now();
+        if self.machine.next_timeout().is_some_and(|at| at <= now) {
+            self.notice_suspend();
+            self.sample();
+        }
+        self.handle(now, input, reply);
+    }
+
+    fn notice_suspend(&mut self) {
+        if self.suspend.resumed() {
+            tracing::info!("the host was suspended");
+            self.handle(self.clock.now(), Input::Resumed, None);
+        }
+    }
+
+    /// Tells the machine what the calls know: when something last came in, whether a call was answered, how old the
+    /// oldest open one is.
+    fn sample(&mut self) {
+        let State::Ready { epoch, .. } = self.machine.snapshot().state else { return };
+        let Some(session) = self.live.as_ref().and_then(|live| live.session.as_ref()) else { return };
+        let wire = session.wire();
+        let input = Input::Traffic {
+            epoch,
+            inbound: self.clock.timestamp(wire.last_inbound()),
+            answered: wire.take_answered(),
+            oldest: wire.oldest_open().map(|at| self.clock.timestamp(at)),
+        };
+        self.handle(self.clock.now(), input, None);
+    }
+
+    fn handle(&mut self, now: Timestamp, input: Input, mut reply: Option<oneshot::Sender<Admission>>) {
+        for output in self.machine.handle(now, input) {
+            match output {
+                Output::Dial { epoch, timeout, interactive } => self.dial(epoch, timeout, interactive),
+                Output::Close { epoch, cause } => self.close(epoch, cause),
+                Output::Ping { epoch } => self.ping(epoch),
+                Output::Publish { epoch } => self.publish_catalogue(epoch),
+                Output::Withdraw => {
+                    self.published.send_if_modified(|published| published.catalogue.take().is_some());
+                    self.tell(Event::Withdrawn);
+                }
+                Output::Admit(admission) => {
+                    if let Some(reply) = reply.take() {
+                        // Published first: who is told to go finds the session.
+                        self.publish();
+                        drop(reply.send(admission));
+                    }
+                }
+                Output::Event(event) => self.on_event(event),
+            }
+        }
+        self.publish();
+    }
+
+    fn on_event(&mut self, event: MachineEvent) {
+        match event {
+            MachineEvent::StatusChanged { status, failure } => {
+                if failure.is_none() {
+                    self.cause = None;
+                }
+                let cause = self.cause.clone();
+                match status {
+                    Status::Parked(_) => tracing::warn!(%status, cause = cause.as_deref(), "the server is parked"),
+                    Status::Idle | Status::Connecting | Status::Ready(_) | Status::TransientFailure | Status::Shutdown => {
+                        tracing::info!(%status, cause = cause.as_deref(), "status");
+                    }
+                }
+                self.publish();
+                self.tell(Event::Status { status, failure, cause });
+            }
+            MachineEvent::BreakerChanged { open_until } => {
+                let open_until = open_until.map(|at| self.clock.instant(at));
+                tracing::warn!(open = open_until.is_some(), "circuit breaker");
+                self.tell(Event::Breaker { open_until });
+            }
+            // An event of a later core that this runtime does not know.
+            _ => {}
+        }
+    }
+
+    fn publish(&self) {
+        let snapshot = self.machine.snapshot();
+        let session = match snapshot.state {
+            State::Ready { epoch, .. } => {
+                self.live.as_ref().filter(|live| live.epoch == epoch).and_then(|live| live.session.clone())
+            }
+            State::Idle
+            | State::Connecting { .. }
+            | State::Closing { .. }
+            | State::TransientFailure { .. }
+            | State::Parked { .. }
+            | State::Shutdown => None,
+        };
+        self.published.send_if_modified(|published| {
+            let changed = published.snapshot != snapshot || published.cause != self.cause;
+            published.snapshot = snapshot;
+            published.session = session;
+            published.cause.clone_from(&self.cause);
+            changed
+        });
+    }
+
+    fn publish_catalogue(&self, epoch: Epoch) {
+        let session = self.live.as_ref().filter(|live| live.epoch == epoch).and_then(|live| live.session.as_ref());
+        if let Some(session) = session {
+            self.offer(session.catalogue());
+        }
+    }
+
+    /// Swaps in a whole catalogue, with one event that says what changed.
+    fn offer(&self, catalogue: Arc<Catalogue>) {
+        let old = self.published.borrow().catalogue.clone();
+        let diff = CatalogueDiff::between(old.as_deref().unwrap_or(&Catalogue::default()), &catalogue);
+        self.published.send_modify(|published| published.catalogue = Some(catalogue));
+        if !diff.is_empty() {
+            self.tell(Event::Catalogue(Arc::new(diff)));
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // An error says that nobody listens.
+        drop(self.events.send(event));
+    }
+
+    fn dial(&mut self, epoch: Epoch, timeout: Duration, interactive: bool) {
+        // An epoch that outlived its close deadline is ended by force, and waited for, before the next one dials.
+        let previous = self.live.take();
+        self.live = Some(self.dialler.dial(epoch, timeout, interactive, previous));
+    }
+
+    fn close(&mut self, epoch: Epoch, cause: CloseCause) {
+        if let Some(live) = self.live.as_ref().filter(|live| live.epoch == epoch) {
+            live.close(cause, self.cause.clone());
+        }
+    }
+
+    fn ping(&self, epoch: Epoch) {
+        let live = self.live.as_ref().filter(|live| live.epoch == epoch);
+        if let Some(session) = live.and_then(|live| live.session.clone()) {
+            let timeout = self.machine.config().ping_timeout();
+            self.dialler.spawn(session.ping(timeout).in_current_span());
+        }
+    }
+}
+
+async fn sleep_until_some(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}

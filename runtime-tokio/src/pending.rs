@@ -1,0 +1,186 @@
+//! A request of ours on its way: its answer, how far it got, and its end when nobody waits any more.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use mcp_reconnect_core::Failure;
+use mcp_reconnect_core::replay::Sent;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use crate::frame::RpcError;
+use crate::link::{Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::wire::Wire;
+
+/// What the server answered: a result, or an error.
+pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
+
+pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
+
+/// One open request. Dropping it gives the request up: the server is told, if it may have seen it.
+pub(crate) struct Call {
+    wire: Wire,
+    id: u64,
+    /// The frame, until the link has it.
+    frame: Option<Outbound>,
+    fate: Fate,
+    written: bool,
+    answer: oneshot::Receiver<RawAnswer>,
+    taken: bool,
+    progress: Option<Arc<Notify>>,
+    /// What the server is told when the call is dropped; `None` where it must not be told.
+    reason: Option<&'static str>,
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallFailure {
+    /// How far it got.
+    pub(crate) sent: Sent,
+    /// The class of what went wrong.
+    pub(crate) failure: Failure,
+    /// The cause in words.
+    pub(crate) cause: Arc<str>,
+}
+
+impl From<SendFailure> for CallFailure {
+    fn from(SendFailure { failure, sent, cause }: SendFailure) -> Self {
+        Self { sent, failure, cause }
+    }
+}
+
+/// Tells of the progress of one call.
+#[derive(Clone)]
+pub(crate) struct Progress(Option<Arc<Notify>>);
+
+impl Progress {
+    /// Resolves at the next progress notification for the call, or at once for one that came since this was last awaited.
+    pub(crate) async fn bumped(&self) {
+        match &self.0 {
+            Some(progress) => progress.notified().await,
+            None => pending().await,
+        }
+    }
+}
+
+impl Call {
+    pub(crate) fn new(
+        wire: Wire,
+        id: u64,
+        (outbound, fate): (Outbound, Fate),
+        answer: oneshot::Receiver<RawAnswer>,
+        progress: Option<Arc<Notify>>,
+        uncancelled: bool,
+    ) -> Self {
+        let reason = (!uncancelled).then_some("the caller stopped waiting");
+        Self { wire, id, frame: Some(outbound), fate, written: false, answer, taken: false, progress, reason }
+    }
+
+    /// The request's id.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its progress, where [`RequestOptions::progress`](crate::wire::RequestOptions::progress) asked for it.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress(self.progress.clone())
+    }
+
+    /// Sends the request and waits for its answer. Cancel safe; resolves once.
+    ///
+    /// An answer that has arrived wins over whatever happened since.
+    ///
+    /// # Errors
+    ///
+    /// How far the request got, and why there will be no answer.
+    pub(crate) async fn answer(&mut self) -> Result<Answer, CallFailure> {
+        if self.taken {
+            return pending().await;
+        }
+        let wire = self.wire.clone();
+        while self.frame.is_some() {
+            tokio::select! {
+                biased;
+                answer = &mut self.answer => return self.settle(answer).await,
+                permit = wire.reserve() => match (permit, self.frame.take()) {
+                    (Ok(permit), Some(frame)) => permit.send(frame),
+                    // Dropped unsent: its fate says so.
+                    (_, _) => {}
+                },
+            }
+        }
+        if !self.written {
+            tokio::select! {
+                biased;
+                answer = &mut self.answer => return self.settle(answer).await,
+                fate = &mut self.fate => match fate {
+                    Ok(()) => self.written = true,
+                    Err(failure) => {
+                        self.taken = true;
+                        self.wire.forget(self.id);
+                        return Err(self.explain(failure).await);
+                    }
+                },
+            }
+        }
+        let answer = (&mut self.answer).await;
+        self.settle(answer).await
+    }
+
+    /// Gives the request up and says how far it got; the server is told `reason`, if it may have seen the request.
+    pub(crate) fn abandon(mut self, reason: &'static str) -> Sent {
+        self.reason = self.reason.and(Some(reason));
+        self.give_up()
+    }
+
+    async fn settle(&mut self, answer: Result<RawAnswer, oneshot::error::RecvError>) -> Result<Answer, CallFailure> {
+        self.taken = true;
+        if let Ok(answer) = answer {
+            return Ok(answer.map_err(|error| RpcError::parse(&error)));
+        }
+        // The wire has ended; how far did the frame get?
+        let sent = if self.frame.is_some() {
+            Sent::No
+        } else if self.written {
+            Sent::Maybe
+        } else {
+            match (&mut self.fate).await {
+                Ok(()) => Sent::Maybe,
+                Err(failure) => failure.sent,
+            }
+        };
+        let ended = self.wire.ended().await;
+        Err(CallFailure { sent, failure: ended.failure, cause: ended.cause })
+    }
+
+    /// A frame that was lost with its link is explained by the link's end, which is about to be known. A pipe that fails
+    /// is such an end: what the process died of says more.
+    async fn explain(&self, failure: SendFailure) -> CallFailure {
+        let sent = failure.sent;
+        let ends_link = failure.is_link_end() || self.wire.control().facts().pid.is_some();
+        if ends_link && let Ok(ended) = timeout(WHY_TIMEOUT * 4, self.wire.ended()).await {
+            return CallFailure { sent, failure: ended.failure, cause: ended.cause };
+        }
+        failure.into()
+    }
+
+    fn give_up(&mut self) -> Sent {
+        let sent = match (&self.frame, self.written) {
+            (Some(_), _) => Sent::No,
+            (None, true) => Sent::Maybe,
+            (None, false) => self.fate.give_up(),
+        };
+        let was_open = self.wire.forget(self.id);
+        if let (true, Sent::Maybe | Sent::Refused, Some(reason)) = (was_open, sent, self.reason) {
+            self.wire.cancel(self.id, reason);
+        }
+        sent
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

@@ -1,0 +1,167 @@
+//! One epoch's session: everything that a caller may do with it while it lasts.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mcp_reconnect_core::{Epoch, FailureClass};
+use rmcp::{RoleClient, Service as _};
+use rmcp::model::{ClientResult, InputRequest, InputRequests, RequestId, ServerPeerInfo, ServerRequest};
+use rmcp::service::{RequestContext, RunningService};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::call::disowns_session;
+use crate::catalogue::Catalogue;
+use crate::era::Era;
+use crate::error::CallError;
+use crate::frame::Meta;
+use crate::handshake::Established;
+use crate::link::LinkFacts;
+use crate::owner::{Note, What};
+use crate::view::Handler;
+use crate::wire::Wire;
+
+/// A session of one epoch. It ends with its epoch and is never revived: ask the connection for another one.
+///
+/// What is sent through it goes to this session or fails with it; deadlines, waiting and sending again are the
+/// connection's ([`Connection::call_tool`](crate::Connection::call_tool)).
+pub struct Session {
+    wire: Wire,
+    established: Established,
+    service: RunningService<RoleClient, Handler>,
+    catalogue: Mutex<Arc<Catalogue>>,
+    notes: mpsc::UnboundedSender<Note>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        wire: Wire,
+        established: Established,
+        service: RunningService<RoleClient, Handler>,
+        catalogue: Catalogue,
+        notes: mpsc::UnboundedSender<Note>,
+    ) -> Self {
+        Self { wire, established, service, catalogue: Mutex::new(Arc::new(catalogue)), notes }
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.wire.epoch()
+    }
+
+    /// rmcp's service of this session, for what the connection has no method for.
+    pub fn service(&self) -> &RunningService<RoleClient, Handler> {
+        &self.service
+    }
+
+    /// How the session began.
+    pub fn era(&self) -> Era {
+        self.established.era
+    }
+
+    /// What the server said of itself: version, capabilities, name, instructions.
+    pub fn server(&self) -> &ServerPeerInfo {
+        &self.established.peer
+    }
+
+    /// The same as it came: the result of `initialize` or `server/discover`.
+    pub fn server_raw(&self) -> &RawValue {
+        &self.established.raw
+    }
+
+    /// What is known about the link: process id, session id, noise, the last lines of stderr.
+    pub fn facts(&self) -> LinkFacts {
+        self.wire.control().facts()
+    }
+
+    /// What the server offers, as of its last listing in this epoch.
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Resolves when the session has ended.
+    pub async fn ended(&self) {
+        self.wire.ended().await;
+    }
+
+    /// Whether the session has ended, as far as is known.
+    pub fn is_ended(&self) -> bool {
+        self.wire.end_cause().is_some()
+    }
+
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    pub(crate) fn meta(&self) -> &Meta {
+        &self.established.meta
+    }
+
+    pub(crate) fn established(&self) -> &Established {
+        &self.established
+    }
+
+    pub(crate) fn set_catalogue(&self, catalogue: Arc<Catalogue>) {
+        *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
+    }
+
+    /// Asks for a sign of life. An answer is seen as traffic; only what it says beyond that is reported.
+    pub(crate) fn ping(self: &Arc<Self>, patience: Duration) -> impl Future<Output = ()> + Send + 'static {
+        let session = self.clone();
+        async move {
+            let mut ping = session.established.ping(&session.wire);
+            let answer = timeout(patience, ping.answer()).await;
+            if let Ok(Ok(Err(error))) = answer {
+                let what = if disowns_session(&error) {
+                    let cause = format!("the server has lost the session: {error}");
+                    What::Lost(FailureClass::SessionGone.into(), cause.into())
+                } else {
+                    tracing::debug!(%error, "the server knows no pings");
+                    What::PingUnsupported
+                };
+                drop(session.notes.send(Note { epoch: session.epoch(), what }));
+            }
+        }
+    }
+
+    /// Lets the client's handler answer the requests of an `input_required` result.
+    pub(crate) async fn answer_input(&self, requests: InputRequests) -> Result<Map<String, Value>, CallError> {
+        let answers = requests.into_iter().map(|(key, request)| async {
+            let answer = self.answer_one(&key, request).await?;
+            Ok::<_, CallError>((key, answer))
+        });
+        let ended = async { self.wire.ended().await };
+        tokio::select! {
+            answers = futures::future::try_join_all(answers) => answers.map(Map::from_iter),
+            ended = ended => Err(CallError::OutcomeUnknown {
+                epoch: self.epoch(),
+                class: ended.failure.class,
+                cause: ended.cause,
+            }),
+        }
+    }
+
+    async fn answer_one(&self, key: &str, request: InputRequest) -> Result<Value, CallError> {
+        let epoch = self.epoch();
+        let unexpected = |cause: &str| CallError::UnexpectedAnswer { epoch, cause: cause.into() };
+        let request = match request {
+            InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
+            InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
+            InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
+            _ => return Err(unexpected("the server asks for input of an unknown kind")),
+        };
+        let context = RequestContext::new(RequestId::String(key.into()), self.service.peer().clone());
+        let answer = self.service.service().handle_request(request, context).await;
+        let answer: ClientResult = answer.map_err(|error| CallError::Server { epoch, error })?;
+        serde_json::to_value(answer).map_err(|error| CallError::InvalidParams(error.to_string().into()))
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("epoch", &self.epoch()).field("era", &self.era()).finish_non_exhaustive()
+    }
+}

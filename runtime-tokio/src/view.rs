@@ -1,0 +1,226 @@
+//! rmcp's running service as a view on a wire: typed use of one epoch.
+
+use std::borrow::Cow;
+use std::future::{pending, ready};
+use std::{error, fmt};
+
+use futures::future::Either;
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, JsonRpcMessage, ProtocolVersion, RequestId,
+    ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
+};
+use rmcp::service::{
+    DynService, MaybeSendFuture, NotificationContext, RequestContext, RunningService, Service, ServiceRole,
+    serve_directly_with_ct,
+};
+use rmcp::transport::Transport;
+use rmcp::{ErrorData, RoleClient};
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use crate::frame::{self, Frame, RpcError};
+use crate::handshake::Established;
+use crate::link::SendFailure;
+use crate::mailbox::MailboxReader;
+use crate::wire::Wire;
+
+/// A client handler of any type: what a server may ask of us, and tell us, in one epoch.
+pub struct Handler(Box<dyn DynService<RoleClient>>);
+
+impl Handler {
+    /// Wraps an rmcp client handler (or any other client service).
+    pub fn new(handler: impl Service<RoleClient>) -> Self {
+        Self(Box::new(handler))
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handler").finish_non_exhaustive()
+    }
+}
+
+impl Service<RoleClient> for Handler {
+    fn handle_request(
+        &self,
+        request: <RoleClient as ServiceRole>::PeerReq,
+        context: RequestContext<RoleClient>,
+    ) -> impl Future<Output = Result<<RoleClient as ServiceRole>::Resp, ErrorData>> + MaybeSendFuture + '_ {
+        DynService::handle_request(&*self.0, request, context)
+    }
+
+    fn handle_notification(
+        &self,
+        notification: <RoleClient as ServiceRole>::PeerNot,
+        context: NotificationContext<RoleClient>,
+    ) -> impl Future<Output = Result<(), ErrorData>> + MaybeSendFuture + '_ {
+        DynService::handle_notification(&*self.0, notification, context)
+    }
+
+    fn get_info(&self) -> <RoleClient as ServiceRole>::Info {
+        DynService::get_info(&*self.0)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        DynService::supported_protocol_versions(&*self.0)
+    }
+}
+
+/// Puts rmcp's service on the wire of an established session. `None` when the wire has a view already.
+///
+/// It ends with the wire: contexts of running handlers are cancelled, and what they answer is dropped.
+pub(crate) fn serve(
+    wire: &Wire,
+    handler: Handler,
+    session: &Established,
+) -> Option<RunningService<RoleClient, Handler>> {
+    let frames = wire.attach()?;
+    let token = CancellationToken::new();
+    let view = View { wire: wire.clone(), frames, token: token.clone() };
+    // From the version in the peer's info rmcp knows whether requests carry the client's context.
+    Some(serve_directly_with_ct(handler, view, Some(session.peer.clone()), token))
+}
+
+struct View {
+    wire: Wire,
+    frames: MailboxReader,
+    /// rmcp's token for its loop and its handlers.
+    token: CancellationToken,
+}
+
+/// A message of rmcp's service that could not be sent. `ServiceError::TransportSend` holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewError(pub SendFailure);
+
+impl fmt::Display for ViewError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.cause)
+    }
+}
+
+impl error::Error for ViewError {}
+
+impl Transport<RoleClient> for View {
+    type Error = ViewError;
+
+    fn name() -> Cow<'static, str> {
+        "mcp-reconnect".into()
+    }
+
+    fn send(&mut self, item: ClientJsonRpcMessage) -> impl Future<Output = Result<(), ViewError>> + Send + 'static {
+        let wire = self.wire.clone();
+        let asked = match &item {
+            // A subscription is answered at its end only: no sign of a server that hangs.
+            JsonRpcMessage::Request(request)
+                if matches!(request.request, ClientRequest::SubscriptionsListenRequest(_)) =>
+            {
+                None
+            }
+            JsonRpcMessage::Request(request) => number(&request.id),
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = cancelled.params.request_id.as_ref().and_then(number)
+                {
+                    wire.view_gave_up(id);
+                }
+                None
+            }
+            // What a handler of an ended epoch still has to say interests nobody.
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) if self.token.is_cancelled() => {
+                return Either::Left(ready(Ok(())));
+            }
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,
+        };
+        let frame = match serde_json::to_string(&item) {
+            Ok(frame) => frame.into_boxed_str(),
+            Err(error) => return Either::Left(ready(Err(ViewError(SendFailure::unwritable(&error))))),
+        };
+        if let Some(id) = asked {
+            wire.view_asked(id);
+        }
+        let sending = wire.send(frame);
+        Either::Right(async move {
+            sending.await.map_err(|failure| {
+                if let Some(id) = asked {
+                    wire.view_gave_up(id);
+                }
+                ViewError(failure)
+            })
+        })
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            let Some(text) = self.frames.next().await else {
+                // Not `None`: rmcp would let its handlers run on for seconds before it cancels them.
+                self.token.cancel();
+                return pending().await;
+            };
+            if let Some(message) = self.read(&text) {
+                return Some(message);
+            }
+        }
+    }
+
+    fn close(&mut self) -> impl Future<Output = Result<(), ViewError>> + Send {
+        ready(Ok(()))
+    }
+}
+
+impl View {
+    /// The message as rmcp knows it. An answer that rmcp cannot read becomes an error answer, so that its call is settled.
+    fn read(&self, text: &str) -> Option<ServerJsonRpcMessage> {
+        match Frame::parse(text) {
+            Frame::Response { id, outcome } => {
+                let id = request_id(id)?;
+                Some(match outcome.map(|result| serde_json::from_str::<ServerResult>(result.get())) {
+                    Ok(Ok(result)) => JsonRpcMessage::response(result, id),
+                    Ok(Err(error)) => JsonRpcMessage::error(
+                        ErrorData::internal_error(format!("unreadable answer: {error}"), None),
+                        Some(id),
+                    ),
+                    Err(error) => JsonRpcMessage::error(error_data(RpcError::parse(error)), Some(id)),
+                })
+            }
+            Frame::Request { id, method } => match (request_id(id), serde_json::from_str::<ServerRequest>(text)) {
+                (Some(id), Ok(request)) => Some(JsonRpcMessage::request(request, id)),
+                (_, request) => {
+                    let why = request.err().map_or_else(|| "its id".to_owned(), |error| error.to_string());
+                    tracing::warn!(epoch = %self.wire.epoch(), %method, "the server's request cannot be read: {why}");
+                    self.wire.reply(frame::error(
+                        id,
+                        ErrorCode::INVALID_PARAMS.0,
+                        &format!("unreadable request: {why}"),
+                    ));
+                    None
+                }
+            },
+            Frame::Notification { method, .. } => match serde_json::from_str::<ServerNotification>(text) {
+                Ok(notification) => Some(JsonRpcMessage::notification(notification)),
+                Err(error) => {
+                    tracing::warn!(epoch = %self.wire.epoch(), %method, "the server's notification cannot be read: {error}");
+                    None
+                }
+            },
+            Frame::Unreadable(_) => None,
+        }
+    }
+}
+
+fn error_data(RpcError { code, message, data }: RpcError) -> ErrorData {
+    ErrorData::new(ErrorCode(i32::try_from(code).unwrap_or(ErrorCode::INTERNAL_ERROR.0)), message, data)
+}
+
+fn request_id(id: &RawValue) -> Option<RequestId> {
+    serde_json::from_str(id.get()).ok()
+}
+
+fn number(id: &RequestId) -> Option<u64> {
+    match id {
+        RequestId::Number(id) => u64::try_from(*id).ok(),
+        RequestId::String(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

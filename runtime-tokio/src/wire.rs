@@ -1,0 +1,517 @@
+//! The one reader of an epoch's link: matches answers, keeps the facts of liveness, passes the rest to the view.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use mcp_reconnect_core::{Epoch, Failure, FailureClass};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::frame::{self, Frame, Meta, id_number};
+use crate::link::{Ended, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::mailbox::{Mailbox, MailboxReader, mailbox};
+use crate::pending::{Call, RawAnswer};
+
+/// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
+pub(crate) const FIRST_ID: u64 = 1 << 30;
+
+/// How many answers that we give to the server by ourselves may wait for the pipe; what is more goes unanswered.
+const REPLIES: usize = 64;
+
+/// A cheap handle on the multiplexer of one link.
+#[derive(Clone)]
+pub(crate) struct Wire(Arc<Shared>);
+
+struct Shared {
+    epoch: Epoch,
+    outbound: mpsc::Sender<Outbound>,
+    notices: mpsc::UnboundedSender<Notice>,
+    control: Arc<dyn LinkControl>,
+    token: CancellationToken,
+    /// The owner's verdict, where the end was ours.
+    verdict: OnceLock<Ended>,
+    given_up: AtomicBool,
+    ended: watch::Sender<Option<Ended>>,
+    open: Mutex<Open>,
+    view: Mutex<Option<MailboxReader>>,
+    attached: AtomicBool,
+    next_id: AtomicU64,
+    /// What `last_inbound` counts from.
+    base: Instant,
+    last_inbound: AtomicU64,
+    heard: CancellationToken,
+    answered: AtomicBool,
+    replies: AtomicUsize,
+    /// Notified when a request is no longer open.
+    settled: Notify,
+    changes: watch::Sender<ListChanges>,
+    stats: Stats,
+}
+
+/// The requests without an answer. Both sides count their ids up, so the first of each is its oldest.
+#[derive(Default)]
+struct Open {
+    own: BTreeMap<u64, OpenCall>,
+    view: BTreeMap<u64, Instant>,
+    closed: bool,
+}
+
+struct OpenCall {
+    sent: Instant,
+    uncounted: bool,
+    answer: oneshot::Sender<RawAnswer>,
+    progress: Option<Arc<Notify>>,
+}
+
+/// A frame that nobody waits for.
+enum Notice {
+    Cancel(Box<str>),
+    Reply(Box<str>),
+}
+
+#[derive(Default)]
+struct Stats {
+    late: AtomicU64,
+    unreadable: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// What a wire left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WireStats {
+    /// Answers to requests of ours that were settled already, or never asked.
+    pub(crate) late: u64,
+    /// Frames that were no message, or an error that names no request.
+    pub(crate) unreadable: u64,
+    /// Frames that found no room: too many before a view was attached, or pings faster than their answers can leave.
+    pub(crate) dropped: u64,
+}
+
+/// How often the server said that a list changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListChanges {
+    pub(crate) tools: u64,
+    pub(crate) prompts: u64,
+    pub(crate) resources: u64,
+}
+
+/// How a request is sent and watched.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestOptions<'a> {
+    /// `_meta` members to send along where the parameters do not bring their own.
+    pub(crate) meta: &'a Meta,
+    /// Asks for progress notifications and reports them, see [`Call::progress`].
+    pub(crate) progress: bool,
+    /// The server is not told when the call is dropped (`initialize` and probes must not be cancelled).
+    pub(crate) uncancelled: bool,
+    /// Not counted as an open call: pings and probes, and what is answered only at its end (`subscriptions/listen`).
+    pub(crate) uncounted: bool,
+}
+
+impl Default for RequestOptions<'_> {
+    fn default() -> Self {
+        Self { meta: &[], progress: false, uncancelled: false, uncounted: false }
+    }
+}
+
+impl Wire {
+    /// Takes over a link; its tasks are spawned on `tasks`.
+    ///
+    /// `token` is this link's own: cancelling it ends the wire, and the end of the link cancels it.
+    pub(crate) fn new(epoch: Epoch, link: Link, token: CancellationToken, tasks: &TaskTracker) -> Self {
+        let (notices, waiting) = mpsc::unbounded_channel();
+        let (mailbox, reader) = mailbox();
+        let wire = Self(Arc::new(Shared {
+            epoch,
+            outbound: link.outbound,
+            notices,
+            control: link.control,
+            token,
+            verdict: OnceLock::new(),
+            given_up: AtomicBool::new(false),
+            ended: watch::Sender::new(None),
+            open: Mutex::default(),
+            view: Mutex::new(Some(reader)),
+            attached: AtomicBool::new(false),
+            next_id: AtomicU64::new(FIRST_ID),
+            base: Instant::now(),
+            last_inbound: AtomicU64::new(0),
+            heard: CancellationToken::new(),
+            answered: AtomicBool::new(false),
+            replies: AtomicUsize::new(0),
+            settled: Notify::new(),
+            changes: watch::Sender::default(),
+            stats: Stats::default(),
+        }));
+        tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
+        tasks.spawn(wire.clone().send_notices(waiting).in_current_span());
+        wire
+    }
+
+    /// The epoch that this link serves.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.0.epoch
+    }
+
+    /// The way around the frames.
+    pub(crate) fn control(&self) -> &Arc<dyn LinkControl> {
+        &self.0.control
+    }
+
+    /// Prepares a request. Nothing is sent before the call's answer is awaited; dropping the call gives it up.
+    ///
+    /// Parameters that are no object are sent as they are, without `_meta`.
+    pub(crate) fn request(&self, method: &str, params: Option<&RawValue>, options: RequestOptions<'_>) -> Call {
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        let params = params.map(RawValue::get);
+        let text = if options.progress || !options.meta.is_empty() {
+            frame::with_meta(params, options.meta, options.progress.then_some(id)).ok()
+        } else {
+            None
+        };
+        let (outbound, fate) = Outbound::new(frame::request(id, method, text.as_deref().or(params)));
+        let (sender, answer) = oneshot::channel();
+        let progress = options.progress.then(Arc::<Notify>::default);
+        let mut open = self.open();
+        if !open.closed {
+            let entry = OpenCall {
+                sent: Instant::now(),
+                uncounted: options.uncounted,
+                answer: sender,
+                progress: progress.clone(),
+            };
+            open.own.insert(id, entry);
+        }
+        drop(open);
+        Call::new(self.clone(), id, (outbound, fate), answer, progress, options.uncancelled)
+    }
+
+    /// Sends a notification; returns when it is written (stdio) or accepted (HTTP).
+    ///
+    /// # Errors
+    ///
+    /// How far it got, and why not further.
+    pub(crate) async fn notify(&self, method: &str, params: Option<&RawValue>) -> Result<(), SendFailure> {
+        self.send(frame::notification(method, params.map(RawValue::get))).await
+    }
+
+    /// Sends a frame as it is; dropping the future gives up what was not begun.
+    ///
+    /// # Errors
+    ///
+    /// How far it got, and why not further.
+    pub(crate) fn send(
+        &self,
+        frame: Box<str>,
+    ) -> impl Future<Output = Result<(), SendFailure>> + Send + 'static + use<> {
+        let (outbound, fate) = Outbound::new(frame);
+        // Frames that find room are queued in the order in which they were given.
+        let waiting = match self.0.outbound.try_send(outbound) {
+            Ok(()) => None,
+            Err(mpsc::error::TrySendError::Full(outbound) | mpsc::error::TrySendError::Closed(outbound)) => {
+                Some(outbound)
+            }
+        };
+        let wire = self.clone();
+        async move {
+            if let Some(outbound) = waiting {
+                tokio::select! {
+                    biased;
+                    sent = wire.0.outbound.send(outbound) => drop(sent), // an error has dropped the frame: its fate says so
+                    () = wire.0.token.cancelled() => {}
+                }
+            }
+            fate.await
+        }
+    }
+
+    /// Hands over the frames for a view, those that came so far first. `None` when it was taken already.
+    pub(crate) fn attach(&self) -> Option<MailboxReader> {
+        let reader = self.0.view.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.attached.store(true, Ordering::Release);
+        reader
+    }
+
+    /// Notes a request of the view as open, until its answer passes by or it is given up.
+    pub(crate) fn view_asked(&self, id: u64) {
+        let mut open = self.open();
+        if !open.closed {
+            open.view.insert(id, Instant::now());
+        }
+    }
+
+    /// The view no longer waits for this request.
+    pub(crate) fn view_gave_up(&self, id: u64) {
+        self.close_view(id);
+    }
+
+    /// Answers a request of the server by ourselves, without waiting.
+    pub(crate) fn reply(&self, frame: Box<str>) {
+        if self.0.replies.fetch_add(1, Ordering::AcqRel) < REPLIES {
+            drop(self.0.notices.send(Notice::Reply(frame)));
+        } else {
+            self.0.replies.fetch_sub(1, Ordering::AcqRel);
+            self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the wire for this reason, which its calls are told.
+    pub(crate) fn end(&self, verdict: Ended) {
+        drop(self.0.verdict.set(verdict));
+        self.0.token.cancel();
+    }
+
+    /// How the link ended, once it has: from then on no call is open.
+    pub(crate) async fn ended(&self) -> Ended {
+        let mut ended = self.0.ended.subscribe();
+        match ended.wait_for(Option::is_some).await.map(|ended| ended.clone()) {
+            Ok(Some(ended)) => ended,
+            // The sender lives in `self`.
+            Ok(None) | Err(_) => pending().await,
+        }
+    }
+
+    /// How the link ended, if it has.
+    pub(crate) fn end_cause(&self) -> Option<Ended> {
+        self.0.ended.borrow().clone()
+    }
+
+    /// Whether the wire ended because this side gave it up, not because the link did.
+    pub(crate) fn was_given_up(&self) -> bool {
+        self.0.given_up.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the first frame has come in.
+    pub(crate) async fn heard(&self) {
+        self.0.heard.cancelled().await;
+    }
+
+    /// When the last frame came in; when the wire was made, before the first.
+    pub(crate) fn last_inbound(&self) -> Instant {
+        self.0.base + Duration::from_nanos(self.0.last_inbound.load(Ordering::Acquire))
+    }
+
+    /// Whether a request was answered since this was last asked.
+    pub(crate) fn take_answered(&self) -> bool {
+        self.0.answered.swap(false, Ordering::AcqRel)
+    }
+
+    /// When the oldest open request was made.
+    pub(crate) fn oldest_open(&self) -> Option<Instant> {
+        let open = self.open();
+        let own = open.own.values().find(|call| !call.uncounted).map(|call| call.sent);
+        let view = open.view.values().next().copied();
+        own.into_iter().chain(view).min()
+    }
+
+    /// How many requests are open.
+    pub(crate) fn open_count(&self) -> usize {
+        let open = self.open();
+        open.own.values().filter(|call| !call.uncounted).count() + open.view.len()
+    }
+
+    /// Resolves when no request is open, or the wire has ended.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let settled = self.0.settled.notified();
+            if self.open_count() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Tells of `list_changed` notifications.
+    pub(crate) fn list_changes(&self) -> watch::Receiver<ListChanges> {
+        self.0.changes.subscribe()
+    }
+
+    /// What was left out so far.
+    pub(crate) fn stats(&self) -> WireStats {
+        let Stats { late, unreadable, dropped } = &self.0.stats;
+        WireStats {
+            late: late.load(Ordering::Relaxed),
+            unreadable: unreadable.load(Ordering::Relaxed),
+            dropped: dropped.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Waits for room in the link's queue; an error when the link takes no more.
+    pub(crate) async fn reserve(&self) -> Result<mpsc::Permit<'_, Outbound>, mpsc::error::SendError<()>> {
+        self.0.outbound.reserve().await
+    }
+
+    /// Closes an open request of ours; `false` when it was settled already.
+    pub(crate) fn forget(&self, id: u64) -> bool {
+        self.close_own(id).is_some()
+    }
+
+    /// Tells the server that a request of ours is given up, without waiting.
+    pub(crate) fn cancel(&self, id: u64, reason: &str) {
+        let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
+        drop(self.0.notices.send(Notice::Cancel(frame::notification("notifications/cancelled", Some(&params)))));
+    }
+
+    fn close_own(&self, id: u64) -> Option<OpenCall> {
+        let call = self.open().own.remove(&id)?;
+        self.0.settled.notify_waiters();
+        Some(call)
+    }
+
+    fn close_view(&self, id: u64) -> bool {
+        let was_open = self.open().view.remove(&id).is_some();
+        self.0.settled.notify_waiters();
+        was_open
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.0.token.cancelled() => {
+                    self.0.given_up.store(true, Ordering::Release);
+                    // What has arrived counts.
+                    for _ in 0..inbound.len() {
+                        if let Ok(frame) = inbound.try_recv() {
+                            self.route(frame, &mailbox).await;
+                        }
+                    }
+                    break;
+                }
+                frame = inbound.recv() => match frame {
+                    Some(frame) => self.route(frame, &mailbox).await,
+                    None => break,
+                },
+            }
+        }
+        // The view hears of the end before the cause is known: handlers of a dead epoch stop at once.
+        drop(mailbox);
+        let ended = match self.0.verdict.get() {
+            Some(verdict) => verdict.clone(),
+            None if self.was_given_up() => closed_here(),
+            None => timeout(WHY_TIMEOUT * 2, self.0.control.why()).await.unwrap_or_else(|_| Ended {
+                failure: Failure::new(FailureClass::Transport),
+                cause: "the server closed the connection".into(),
+            }),
+        };
+        self.0.ended.send_replace(Some(ended));
+        let calls = {
+            let mut open = self.open();
+            open.closed = true;
+            open.view.clear();
+            std::mem::take(&mut open.own)
+        };
+        drop(calls); // wakes their callers
+        self.0.settled.notify_waiters();
+        self.0.token.cancel();
+    }
+
+    async fn route(&self, text: Box<str>, mailbox: &Mailbox) {
+        let now = Instant::now().saturating_duration_since(self.0.base);
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        if self.0.last_inbound.swap(now, Ordering::AcqRel) == 0 {
+            self.0.heard.cancel();
+        }
+        match Frame::parse(&text) {
+            Frame::Response { id, outcome } => match id_number(id) {
+                Some(number) if number >= FIRST_ID => return self.settle(number, outcome),
+                Some(number) if self.close_view(number) => self.0.answered.store(true, Ordering::Release),
+                Some(_) | None => {}
+            },
+            Frame::Request { id, method } if method == "ping" => return self.reply(frame::result(id, "{}")),
+            Frame::Request { .. } => {}
+            Frame::Notification { method, params } => self.note(&method, params),
+            Frame::Unreadable(why) => {
+                self.0.stats.unreadable.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(epoch = %self.0.epoch, "skipped a frame: {why}");
+                return;
+            }
+        }
+        if self.0.attached.load(Ordering::Acquire) {
+            tokio::select! {
+                biased;
+                () = mailbox.put(text) => {}
+                () = self.0.token.cancelled() => {}
+            }
+        } else if !mailbox.try_put(text) {
+            let dropped = self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
+            if dropped == 0 {
+                tracing::warn!(epoch = %self.0.epoch, "the server sends more before the handshake than is kept for it");
+            }
+        }
+    }
+
+    fn settle(&self, id: u64, outcome: Result<&RawValue, &RawValue>) {
+        let Some(call) = self.close_own(id) else {
+            self.0.stats.late.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(epoch = %self.0.epoch, id, "dropped an answer that nobody waits for");
+            return;
+        };
+        self.0.answered.store(true, Ordering::Release);
+        drop(call.answer.send(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned)));
+    }
+
+    fn note(&self, method: &str, params: Option<&RawValue>) {
+        match method {
+            "notifications/progress" => {
+                #[derive(Deserialize)]
+                struct Progress<'a> {
+                    #[serde(borrow, rename = "progressToken")]
+                    token: &'a RawValue,
+                }
+                let token = params.and_then(|params| serde_json::from_str::<Progress<'_>>(params.get()).ok());
+                let id = token.and_then(|progress| id_number(progress.token)).filter(|id| *id >= FIRST_ID);
+                if let Some(id) = id
+                    && let Some(progress) = self.open().own.get(&id).and_then(|call| call.progress.as_ref())
+                {
+                    progress.notify_one();
+                }
+            }
+            "notifications/tools/list_changed" => self.0.changes.send_modify(|changes| changes.tools += 1),
+            "notifications/prompts/list_changed" => self.0.changes.send_modify(|changes| changes.prompts += 1),
+            "notifications/resources/list_changed" => self.0.changes.send_modify(|changes| changes.resources += 1),
+            _ => {}
+        }
+    }
+
+    /// Sends what nobody waits for, so that neither the reader nor a dropped call ever waits for the pipe.
+    async fn send_notices(self, mut notices: mpsc::UnboundedReceiver<Notice>) {
+        let send = async {
+            while let Some(notice) = notices.recv().await {
+                let frame = match notice {
+                    Notice::Cancel(frame) => frame,
+                    Notice::Reply(frame) => {
+                        self.0.replies.fetch_sub(1, Ordering::AcqRel);
+                        frame
+                    }
+                };
+                if self.0.outbound.send(Outbound::detached(frame)).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = send => {}
+            () = self.0.token.cancelled() => {}
+        }
+    }
+}
+
+fn closed_here() -> Ended {
+    Ended { failure: Failure::new(FailureClass::Transport), cause: "the connection was closed".into() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+//! The suites that need more than one crate, in one binary.
+
+mod fake;

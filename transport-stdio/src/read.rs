@@ -1,0 +1,374 @@
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::str;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::control::ServerStdout;
+
+/// How many bytes are asked for at once, at least; also what an idle reader keeps.
+const CHUNK: usize = 16 * 1024;
+/// How many bytes [`FrameReader::leftover`] takes from the pipe in all: as much as a pipe holds at most by default.
+pub const LEFTOVER_LIMIT: usize = 1024 * 1024;
+
+/// Reads frames from a server: lines that hold one JSON object each.
+///
+/// A line is a frame when it is UTF-8 and, without the white space around it, begins with `{` and ends with `}`: enough
+/// to tell protocol from banners and logs without parsing twice. Whoever parses it must take what turns out not to be
+/// JSON-RPC for noise too. Every other line (blank, bad UTF-8, a bare number, string or array, batches included) is
+/// counted and left out.
+#[derive(Debug)]
+pub struct FrameReader<R> {
+    pipe: R,
+    limit: usize,
+    /// Bytes that were read; those before `start` are done with, those before `seen` hold no line end.
+    buffer: Vec<u8>,
+    start: usize,
+    seen: usize,
+    end: Option<End>,
+    /// How many bytes `leftover` may still take.
+    leftover: usize,
+    traffic: Arc<Traffic>,
+}
+
+/// Why nothing more is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Eof,
+    Overflow,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    pub(crate) fn new(pipe: R, limit: usize, traffic: Arc<Traffic>) -> Self {
+        Self { pipe, limit, buffer: Vec::new(), start: 0, seen: 0, end: None, leftover: LEFTOVER_LIMIT, traffic }
+    }
+
+    /// The next frame, without its line end; `None` at the end of the pipe, now and ever after.
+    ///
+    /// Cancel safe: nothing is lost.
+    ///
+    /// # Errors
+    ///
+    /// A line exceeds the frame limit, now or before (nothing more is read then: what follows would be the middle of a
+    /// frame), or the pipe fails.
+    pub async fn next(&mut self) -> Result<Option<Box<str>>, ReadError> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(Some(frame));
+            }
+            if self.end == Some(End::Eof) {
+                return Ok(None);
+            }
+            self.make_room();
+            let count = self.pipe.read_buf(&mut self.buffer).await.map_err(ReadError::Io)?;
+            self.took(count);
+        }
+    }
+
+    /// The next frame of what was read.
+    fn buffered(&mut self) -> Result<Option<Box<str>>, ReadError> {
+        while self.end != Some(End::Overflow) {
+            let ended = self.buffer[self.seen..].iter().position(|&byte| byte == b'\n').map(|at| self.seen + at);
+            let (line, next) = match (ended, self.end) {
+                (Some(at), _) => (self.start..at, at + 1),
+                (None, Some(_)) if self.start < self.buffer.len() => (self.start..self.buffer.len(), self.buffer.len()),
+                (None, _) => {
+                    self.seen = self.buffer.len();
+                    if without_return(&self.buffer[self.start..]).len() <= self.limit {
+                        return Ok(None);
+                    }
+                    (self.start..self.seen, self.seen)
+                }
+            };
+            let line = without_return(&self.buffer[line]);
+            if line.len() > self.limit {
+                self.end = Some(End::Overflow);
+                self.buffer = Vec::new();
+                break;
+            }
+            let frame = as_frame(line).map(Box::from);
+            (self.start, self.seen) = (next, next);
+            if frame.is_some() {
+                return Ok(frame);
+            }
+            self.traffic.noise.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(ReadError::Overflow { limit: self.limit })
+    }
+
+    /// Drops what is done with and makes room to read, never for much more than a line within the limit.
+    fn make_room(&mut self) {
+        self.buffer.drain(..self.start);
+        self.seen -= self.start;
+        self.start = 0;
+        let len = self.buffer.len();
+        if len < CHUNK && self.buffer.capacity() > 4 * CHUNK {
+            self.buffer.shrink_to(2 * CHUNK);
+        }
+        if self.buffer.capacity() - len < CHUNK {
+            self.buffer.reserve_exact(len.min(self.limit.saturating_sub(len)).max(CHUNK));
+        }
+    }
+
+    fn took(&mut self, count: usize) {
+        if count == 0 {
+            self.end = Some(End::Eof);
+        } else {
+            self.traffic.byte_came();
+        }
+    }
+}
+
+impl FrameReader<ServerStdout> {
+    /// The next frame of what can be read without waiting; `None` when nothing is left of it, now and ever after.
+    ///
+    /// For a server that has exited, while a process it left behind holds the pipe open: what the server wrote is there
+    /// by then. A last line that has not ended is treated as at the end of the pipe. Takes at most [`LEFTOVER_LIMIT`]
+    /// bytes from the pipe in all, so it ends even when that process writes without pause.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub fn leftover(&mut self) -> Result<Option<Box<str>>, ReadError> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(Some(frame));
+            }
+            if self.end == Some(End::Eof) {
+                return Ok(None);
+            }
+            self.make_room();
+            let mut chunk = vec![0; CHUNK.min(self.leftover)];
+            let count = match self.pipe.read_now(&mut chunk) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => 0,
+                Err(error) => return Err(ReadError::Io(error.into())),
+            };
+            self.leftover -= count;
+            self.buffer.extend_from_slice(&chunk[..count]);
+            self.took(count);
+        }
+    }
+}
+
+/// CRLF ends a line too.
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// The line as a frame, if it looks like one.
+fn as_frame(line: &[u8]) -> Option<&str> {
+    let line = line.trim_ascii();
+    if line.starts_with(b"{") && line.ends_with(b"}") { str::from_utf8(line).ok() } else { None }
+}
+
+/// What a reader has seen, for others to look at.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    origin: Instant,
+    /// Nanoseconds since `origin`, plus one; 0 before the first byte.
+    last_byte: AtomicU64,
+    noise: AtomicU64,
+    /// Whether the server has written anything, to whichever pipe.
+    spoke: watch::Sender<bool>,
+}
+
+impl Traffic {
+    pub(crate) fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+            last_byte: AtomicU64::new(0),
+            noise: AtomicU64::new(0),
+            spoke: watch::Sender::new(false),
+        }
+    }
+
+    fn byte_came(&self) {
+        let nanos = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX - 1);
+        self.last_byte.store(nanos + 1, Ordering::Relaxed);
+        self.server_spoke();
+    }
+
+    pub(crate) fn server_spoke(&self) {
+        self.spoke.send_if_modified(|spoke| !std::mem::replace(spoke, true));
+    }
+
+    pub(crate) async fn first_byte(&self) {
+        // The sender is here, so there is no error.
+        drop(self.spoke.subscribe().wait_for(|&spoke| spoke).await);
+    }
+
+    pub(crate) fn last_byte(&self) -> Option<Instant> {
+        let nanos = self.last_byte.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.origin + std::time::Duration::from_nanos(nanos))
+    }
+
+    pub(crate) fn noise(&self) -> u64 {
+        self.noise.load(Ordering::Relaxed)
+    }
+}
+
+/// Why no more frames can be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// A line is longer than the frame limit.
+    Overflow {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The pipe failed.
+    Io(io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overflow { limit } => write!(f, "a line on stdout exceeds the frame limit of {limit} bytes"),
+            Self::Io(error) => write!(f, "reading from stdout failed: {error}"),
+        }
+    }
+}
+
+impl Error for ReadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Overflow { .. } => None,
+            Self::Io(error) => Some(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::{CHUNK, FrameReader, ReadError, Traffic};
+
+    const LIMIT: usize = 64;
+
+    fn reader(buffer: usize) -> (FrameReader<DuplexStream>, DuplexStream) {
+        let (ours, theirs) = duplex(buffer);
+        (FrameReader::new(ours, LIMIT, Arc::new(Traffic::new())), theirs)
+    }
+
+    /// Reads all that `input` gives, through a pipe that hands it on in pieces of `piece` bytes.
+    async fn read(input: &[u8], piece: usize) -> (Vec<String>, u64, Option<ReadError>) {
+        let (mut reader, mut theirs) = reader(piece);
+        let feed = async {
+            // The reader ends before its input where a line is too long.
+            drop(theirs.write_all(input).await);
+            drop(theirs);
+        };
+        let read = async {
+            let mut frames = Vec::new();
+            loop {
+                match reader.next().await {
+                    Ok(Some(frame)) => frames.push(String::from(frame)),
+                    Ok(None) => break (frames, reader.traffic.noise(), None),
+                    Err(error) => {
+                        assert!(reader.next().await.is_err(), "an overflow is final");
+                        let noise = reader.traffic.noise();
+                        drop(reader);
+                        break (frames, noise, Some(error));
+                    }
+                }
+            }
+        };
+        tokio::join!(feed, read).1
+    }
+
+    #[tokio::test]
+    async fn k22_noise_is_counted_and_frames_are_found_however_the_reads_fall() {
+        let input = b"Server listening\n\n\r\n42\n\"x\"\n[]\n[{\"id\":1}]\n{not json}\n\
+            {\"id\":\"\xff\"}\n{\"id\":1}\r\n  {\"id\":2} \t\n{\"id\":\n\x00\n{\"id\":3}\n";
+        for piece in [1, 2, 3, 7, 64, 4096] {
+            let (frames, noise, error) = read(input, piece).await;
+            assert_eq!(frames, ["{not json}", "{\"id\":1}", "{\"id\":2}", "{\"id\":3}"], "in pieces of {piece}");
+            assert_eq!(noise, 10, "in pieces of {piece}");
+            assert!(error.is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_last_line_without_end_is_a_frame_if_it_is_an_object() {
+        assert_eq!(read(b"{\"id\":1}\n{\"id\":2}", 5).await.0, ["{\"id\":1}", "{\"id\":2}"]);
+        let (frames, noise, _) = read(b"{\"id\":1}\n{\"id\":", 5).await;
+        assert_eq!((frames.len(), noise), (1, 1));
+        let (frames, noise, _) = read(b"", 5).await;
+        assert_eq!((frames.len(), noise), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn k22_a_line_within_the_limit_is_read_and_a_longer_one_ends_the_link() {
+        let frame = |len: usize| format!("{{{}}}", " ".repeat(len - 2));
+        for piece in [1, 4096] {
+            for end in ["\n", "\r\n", ""] {
+                let fits = format!("{}\n{}{end}", frame(LIMIT - 1), frame(LIMIT));
+                let (frames, _, error) = read(fits.as_bytes(), piece).await;
+                assert_eq!(frames.len(), 2, "in pieces of {piece}, ended by {end:?}");
+                assert!(error.is_none());
+
+                let exceeds = format!("{{}}\n{}{end}{{}}\n", frame(LIMIT + 1));
+                let (frames, _, error) = read(exceeds.as_bytes(), piece).await;
+                assert_eq!(frames, ["{}"], "in pieces of {piece}, ended by {end:?}");
+                assert!(matches!(error, Some(ReadError::Overflow { limit: LIMIT })));
+            }
+            let endless_noise = vec![b'.'; 3 * CHUNK];
+            assert!(read(&endless_noise, piece).await.2.is_some(), "noise has the same limit");
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_is_bounded_by_the_limit() {
+        let (ours, mut theirs) = duplex(1 << 20);
+        let limit = 8 * CHUNK;
+        let mut reader = FrameReader::new(ours, limit, Arc::new(Traffic::new()));
+        let frame = format!("{{{}}}\n", " ".repeat(limit - 2));
+        for _ in 0..4 {
+            theirs.write_all(frame.as_bytes()).await.expect("room");
+        }
+        for _ in 0..4 {
+            assert!(matches!(reader.next().await, Ok(Some(_))));
+            assert!(reader.buffer.capacity() <= limit + 2 * CHUNK, "{}", reader.buffer.capacity());
+        }
+        theirs.write_all(b"{}\n").await.expect("room");
+        assert!(matches!(reader.next().await, Ok(Some(_))));
+        assert!(reader.buffer.capacity() <= 4 * CHUNK, "a large frame leaves no large buffer");
+    }
+
+    #[tokio::test]
+    async fn a_dropped_read_loses_nothing() {
+        let (mut reader, mut theirs) = reader(4);
+        let feed = async {
+            for byte in b"{\"id\":1}\n" {
+                theirs.write_all(&[*byte]).await.expect("room");
+                tokio::task::yield_now().await;
+            }
+            theirs
+        };
+        let mut feed = std::pin::pin!(feed);
+        let frame = loop {
+            tokio::select! {
+                biased;
+                frame = reader.next() => break frame,
+                () = tokio::task::yield_now() => {}
+            }
+            // One more byte, while no read is waiting.
+            tokio::select! {
+                biased;
+                _ = &mut feed => {}
+                () = std::future::ready(()) => {}
+            }
+        };
+        assert_eq!(frame.expect("open").as_deref(), Some("{\"id\":1}"));
+        assert!(reader.traffic.last_byte().is_some());
+    }
+}
