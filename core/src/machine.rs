@@ -56,6 +56,7 @@ pub struct ConnectionMachine {
 impl ConnectionMachine {
     /// An idle machine. `seed` draws the jitter: different for each connection, the same for a replay.
     pub const fn new(config: Config, seed: u64, now: Timestamp) -> Self {
+        let now = Timestamp::from_nanos(now.as_nanos()); // at most `MAX`
         Self {
             config,
             rng: Rng::new(seed),
@@ -90,6 +91,7 @@ impl ConnectionMachine {
         machine.probe_doublings = memory.probe_doublings;
         let longest = config.park_probe_max().max(config.retry_after_max());
         // Up to 20 % late, as a fresh park would be.
+        let now = machine.now;
         let next_dial = memory.next_dial_in.map(|left| now + left.min(longest + longest / 5));
         match memory.status {
             Status::Parked(reason) => {
@@ -113,7 +115,7 @@ impl ConnectionMachine {
     /// Within a step: the input, then what is due, then the answer to a [`Connect`](Input::Connect), then at most one
     /// [`StatusChanged`](Event::StatusChanged).
     pub fn handle(&mut self, now: Timestamp, input: Input) -> Outputs {
-        self.now = self.now.max(now);
+        self.now = self.now.max(now.min(Timestamp::MAX));
         let mut out = Outputs::new();
         self.on_input(input, &mut out);
         self.fire_due(&mut out);
@@ -266,11 +268,10 @@ impl ConnectionMachine {
     }
 
     fn admit(&mut self, until: Timestamp) -> Admission {
-        if let State::Ready { epoch, .. } = self.state {
-            self.used();
-            if self.breaker.admit(self.now, self.config.breaker_open()) {
-                return Admission::Go(epoch);
-            }
+        if let State::Ready { epoch, .. } = self.state
+            && self.breaker.admit(self.now, self.config.breaker_open())
+        {
+            return Admission::Go(epoch);
         }
         let admission = self.snapshot_with_status().admission(Want::Session, until);
         if matches!(admission, Admission::Wait { .. }) {

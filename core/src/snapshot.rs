@@ -86,13 +86,6 @@ impl Snapshot {
     ///
     /// An open breaker is always a refusal here; only the machine lets the one caller through.
     pub fn admission(&self, want: Want, until: Timestamp) -> Admission {
-        let due = |at: Timestamp, late: Refusal| {
-            if at <= until {
-                Admission::Wait { next: Some(at) }
-            } else {
-                Admission::Refuse { why: late, retry_at: Some(at) }
-            }
-        };
         let parked = match self.status {
             Status::Parked(reason) => Some(reason),
             Status::Idle | Status::Connecting | Status::Ready(_) | Status::TransientFailure | Status::Shutdown => None,
@@ -103,16 +96,18 @@ impl Snapshot {
                 (_, Breaker::Closed { .. }) => Admission::Go(epoch),
                 (_, Breaker::Open { until }) => Admission::Refuse { why: Refusal::BreakerOpen, retry_at: Some(until) },
             },
-            State::Idle | State::Connecting { .. } => Admission::Wait { next: None },
-            State::TransientFailure { retry_at: at } | State::Closing { then: Then::Retry { at }, .. } => {
-                due(at, parked.map_or(Refusal::NotInTime, Refusal::Parked))
+            State::Idle | State::Connecting { .. } | State::Closing { then: Then::Rest, .. } => {
+                Admission::Wait { next: None }
             }
-            State::Closing { then: Then::Rest, .. } => Admission::Wait { next: None },
-            State::Parked { .. } | State::Closing { then: Then::Park, .. } => {
-                let reason = parked.unwrap_or(ParkReason::Requested);
+            State::TransientFailure { .. }
+            | State::Parked { .. }
+            | State::Closing { then: Then::Retry { .. } | Then::Park, .. } => {
+                let heeds_callers = parked.is_none_or(ParkReason::heeds_callers);
                 match self.state.next_dial() {
-                    Some(at) if reason.heeds_callers() => due(at, Refusal::Parked(reason)),
-                    retry_at => Admission::Refuse { why: Refusal::Parked(reason), retry_at },
+                    Some(at) if at <= until && heeds_callers => Admission::Wait { next: Some(at) },
+                    retry_at => {
+                        Admission::Refuse { why: parked.map_or(Refusal::NotInTime, Refusal::Parked), retry_at }
+                    }
                 }
             }
             State::Closing { then: Then::Shutdown, .. } | State::Shutdown => {

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 /// A point in time: nanoseconds since an origin that the caller chose once (the start of the process, say).
 ///
-/// Arithmetic saturates at [`Timestamp::MAX`], half the range of `u64` (about 292 years), so that no deadline
-/// computed from a timestamp and a knob can wrap.
+/// One that is given is at most [`Timestamp::MAX`], half the range of `u64` (about 292 years); deadlines, which are
+/// computed from one and a knob, have the other half, so that none saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(from = "u64", into = "u64"))]
 pub struct Timestamp(u64);
@@ -13,7 +13,7 @@ pub struct Timestamp(u64);
 impl Timestamp {
     /// The origin.
     pub const ZERO: Self = Self(0);
-    /// The latest representable time: half the range of `u64`, about 292 years after the origin.
+    /// The latest time that counts: half the range of `u64`, about 292 years after the origin. Only deadlines are later.
     pub const MAX: Self = Self(u64::MAX / 2);
 
     /// The time `nanos` nanoseconds after the origin; [`Timestamp::MAX`] where that is later.
@@ -41,7 +41,7 @@ impl Add<Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, rhs: Duration) -> Self {
-        Self::from_nanos(self.0.saturating_add(nanos(rhs)))
+        Self(self.0.saturating_add(nanos(rhs)))
     }
 }
 

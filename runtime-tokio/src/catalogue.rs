@@ -112,6 +112,19 @@ impl Catalogue {
         self.tools.items().iter().find(|tool| tool.name == name).map(|tool| &**tool)
     }
 
+    /// What a new session starts with: the items as they were, marked as not listed in it yet.
+    pub(crate) fn carried_over(&self) -> Self {
+        fn carried<T>(part: &Part<T>) -> Part<T> {
+            if matches!(part, Part::Unlisted) { Part::Unlisted } else { part.stale("not listed in this session yet") }
+        }
+        Self {
+            tools: carried(&self.tools),
+            prompts: carried(&self.prompts),
+            resources: carried(&self.resources),
+            templates: carried(&self.templates),
+        }
+    }
+
     /// Whether a tool may be called by what is known: one that is missing from an up-to-date list may not.
     pub fn offers(&self, tool: &str) -> bool {
         !matches!(self.tools, Part::Listed(_)) || self.tool(tool).is_some()

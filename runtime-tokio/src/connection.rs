@@ -1,5 +1,7 @@
 //! The handle that a host keeps: one server, whatever becomes of its sessions.
 
+#![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
+
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
@@ -176,6 +178,7 @@ impl Builder {
             drain: close_timeout - ladder,
             wanted: watch::Sender::new(Wanted::default()),
             met: Mutex::new(None),
+            known: Mutex::new(Catalogue::default()),
         });
         let clock = Clock::start();
         let machine = ConnectionMachine::new(self.config, self.seed, clock.now());
@@ -326,10 +329,10 @@ impl Connection {
     /// The server's refusal, and then nothing is wanted; without a session it is set up when there is one.
     pub async fn subscribe(&self, uri: impl Into<String>) -> Result<(), CallError> {
         let uri = uri.into();
-        self.0.spec.wanted.send_modify(|wanted| drop(wanted.subscriptions.insert(uri.clone())));
+        self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.insert(uri.clone()));
         let answer = self.set_now("resources/subscribe", &SubscribeRequestParams::new(uri.clone())).await;
         if answer.is_err() {
-            self.0.spec.wanted.send_modify(|wanted| drop(wanted.subscriptions.remove(&uri)));
+            self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.remove(&uri));
         }
         answer
     }
@@ -341,7 +344,7 @@ impl Connection {
     /// The server's refusal; later sessions are not asked for it in any case.
     pub async fn unsubscribe(&self, uri: impl Into<String>) -> Result<(), CallError> {
         let uri = uri.into();
-        self.0.spec.wanted.send_modify(|wanted| drop(wanted.subscriptions.remove(&uri)));
+        self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.remove(&uri));
         self.set_now("resources/unsubscribe", &UnsubscribeRequestParams::new(uri)).await
     }
 

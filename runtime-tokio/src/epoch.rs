@@ -1,6 +1,6 @@
 //! The life of one epoch, in the order in which it happens: dial, handshake, catalogue, service, close.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mcp_reconnect_core::{CloseCause, Epoch, Failure, FailureClass, ReadyFlag};
@@ -47,6 +47,8 @@ pub(crate) struct Spec {
     pub(crate) wanted: watch::Sender<Wanted>,
     /// What the last session's server could do.
     pub(crate) met: Mutex<Option<(ProtocolVersion, ServerCapabilities)>>,
+    /// What was listed last, in any session.
+    pub(crate) known: Mutex<Catalogue>,
 }
 
 /// Starts epochs.
@@ -133,7 +135,7 @@ impl LiveEpoch {
 
     /// Ends it by force, and waits until nothing of it is left.
     pub(crate) async fn kill(self) {
-        let wire = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wire = lock(&self.link).clone();
         if let Some(wire) = wire {
             wire.control().kill();
         }
@@ -203,12 +205,10 @@ impl Life {
 
     /// From the dial to the end of the session, whatever ends it.
     async fn live(&self) -> Ended {
-        let session = match self.establish().await {
-            Ok(session) => session,
+        let (session, mut changes) = match self.establish().await {
+            Ok(established) => established,
             Err(ended) => return ended,
         };
-        let mut changes = session.1;
-        let session = session.0;
         self.note(What::Established(session.clone()));
         tokio::select! {
             ended = session.wire().ended() => ended,
@@ -255,7 +255,8 @@ impl Life {
         for failure in setup::set_up(&wire, &established, &wanted).await {
             self.note(What::Tell(failure.into()));
         }
-        let mut catalogue = Catalogue::default();
+        // What is not listed yet is taken to be as it was, so that nobody is told that it is gone.
+        let mut catalogue = lock(&self.spec.known).carried_over();
         if self.spec.require == Require::Tools {
             let listing = list(&wire, &established).await.map_err(|error| failed_list(&error))?;
             catalogue.tools = Part::Listed(listing.items);
@@ -297,8 +298,7 @@ impl Life {
     /// Tells when the server can do something else than its last session's could.
     fn meet(&self, established: &Established) {
         let now = (established.version.clone(), established.peer.capabilities.clone());
-        let mut met = self.spec.met.lock().unwrap_or_else(PoisonError::into_inner);
-        if met.replace(now.clone()).is_some_and(|before| before != now) {
+        if lock(&self.spec.met).replace(now.clone()).is_some_and(|before| before != now) {
             self.note(What::Tell(Event::ServerChanged { version: now.0.as_str().into() }));
         }
     }
@@ -311,7 +311,7 @@ impl Life {
         let mut first = true;
         loop {
             let seen = *changes.borrow_and_update();
-            if seen.tools != listed.tools || matches!(catalogue.tools, Part::Unlisted) {
+            if seen.tools != listed.tools || (first && self.spec.require != Require::Tools) {
                 relist(session, &mut catalogue.tools).await;
             }
             if seen.prompts != listed.prompts || first {
@@ -322,6 +322,7 @@ impl Life {
                 relist(session, &mut catalogue.templates).await;
             }
             (listed, first) = (seen, false);
+            *lock(&self.spec.known) = catalogue.clone();
             let shared = Arc::new(catalogue.clone());
             session.set_catalogue(shared.clone());
             self.note(What::Relisted(shared));
@@ -333,11 +334,11 @@ impl Life {
     }
 
     fn current_link(&self) -> Option<Wire> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.link).clone()
     }
 
     fn set_link(&self, wire: Option<Wire>) {
-        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = wire;
+        *lock(&self.link) = wire;
     }
 
     fn note(&self, what: What) {
@@ -352,6 +353,10 @@ async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
         // The owner is gone without a word: the runtime is going down.
         Ok(None) | Err(_) => Order { cause: CloseCause::Shutdown, why: None },
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn relist<T: Entry>(session: &Session, part: &mut Part<T>) {

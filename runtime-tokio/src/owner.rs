@@ -210,7 +210,7 @@ impl Owner {
                     if let Some(reply) = reply.take() {
                         // Published first: who is told to go finds the session.
                         self.publish();
-                        drop(reply.send(admission));
+                        _ = reply.send(admission); // the caller may have stopped waiting
                     }
                 }
                 Output::Event(event) => self.on_event(event),

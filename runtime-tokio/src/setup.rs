@@ -1,5 +1,7 @@
 //! What belongs to a session and is wanted in every one: set up again in each epoch, before it is Ready.
 
+#![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

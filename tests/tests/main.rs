@@ -1,3 +1,5 @@
 //! The suites that need more than one crate, in one binary.
 
 mod fake;
+mod k01;
+mod support;

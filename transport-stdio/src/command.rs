@@ -13,7 +13,7 @@ use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-use crate::control::Server;
+use crate::control::{STDERR_WAIT, Server};
 
 /// The frame limit of a [`ServerCommand`] unless it sets another: 16 MiB.
 pub const DEFAULT_FRAME_LIMIT: usize = 16 * 1024 * 1024;
@@ -59,9 +59,9 @@ pub struct CloseGraces {
 }
 
 impl CloseGraces {
-    /// How long a close takes at most.
+    /// How long a close takes at most: all three, and 100 ms for last words on stderr.
     pub const fn total(&self) -> Duration {
-        self.eof.saturating_add(self.term).saturating_add(self.kill)
+        self.eof.saturating_add(self.term).saturating_add(self.kill).saturating_add(STDERR_WAIT)
     }
 }
 

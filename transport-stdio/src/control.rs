@@ -28,7 +28,7 @@ use crate::write::FrameWriter;
 /// How often, at most, one step of closing looks whether a group without its leader is empty.
 const LOOKS: u32 = 8;
 /// How long a close waits for the end of stderr once the group is gone: a process that left the group may hold it.
-const STDERR_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const STDERR_WAIT: Duration = Duration::from_millis(100);
 
 /// A server that was started.
 #[derive(Debug)]
@@ -171,12 +171,13 @@ impl ServerControl {
         self.group.signal(Signal::KILL);
     }
 
-    /// Ends the server politely and completely, within [`CloseGraces::total`] and 100 ms.
+    /// Ends the server politely and completely, within [`CloseGraces::total`].
     ///
     /// Closes stdin, waits; sends SIGTERM to the group, waits; sends SIGKILL, waits until the kernel has cleared
     /// everything away. The server may go on writing meanwhile: it is read and, on stdout, thrown away. When the server has
     /// ended but others of its group live on, they get SIGTERM at once and SIGKILL after its grace. The kernel does not
-    /// tell when a group is empty, so it is looked at up to eight times in either of these graces.
+    /// tell when a group is empty, so it is looked at up to eight times in either of these graces; a zombie that its init
+    /// is slow to reap counts as a member.
     ///
     /// Stdin is the [`FrameWriter`]'s: it gives up a stuck write by itself, and whoever owns it drops it when
     /// [`FrameWriter::closed`] says so. Where that is not done, the server sees no end of input and gets SIGTERM.

@@ -157,8 +157,8 @@ impl ConnectionMachine {
             State::Closing { epoch, deadline, then: Then::Rest } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } };
             }
+            State::Ready { .. } => self.used(),
             State::Connecting { .. }
-            | State::Ready { .. }
             | State::Closing { .. }
             | State::TransientFailure { .. }
             | State::Parked { .. }

@@ -309,7 +309,7 @@ impl Model {
             Input::NoReply { epoch, sent } if live(epoch) => self.no_reply(sent, want),
             Input::PingUnsupported { epoch } if live(epoch) => {
                 if let Some(life) = &mut self.life {
-                    self.pings.refused = true;
+                    self.pings = Pings { refused: true, mute: false, ..self.pings }; // it did answer
                     life.ask = None;
                     life.asked = None;
                     life.resumed = None;

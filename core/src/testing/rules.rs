@@ -435,7 +435,7 @@ fn r18(look: &Look<'_>) {
             let mut machine = look.machine.clone();
             let tick = machine.handle(look.given, Input::Tick);
             let due = look.machine.next_timeout().is_some_and(|at| at <= look.step.now);
-            assert!(due || tick == look.step.out, "R18: Resumed did something: {:?}", look.step.out);
+            assert!(due || tick == look.step.out, "R18: Resumed did something: {:?} in {:?}", look.step.out, look.before);
         }
         (Phase::Nothing, _) => {
             paced(look, "R18", |_| true);
@@ -443,7 +443,7 @@ fn r18(look: &Look<'_>) {
             if look.want.window.is_none() {
                 let mut machine = look.machine.clone();
                 let tick = machine.handle(look.given, Input::Tick);
-                assert!(tick == look.step.out, "R18: Resumed did something: {:?}", look.step.out);
+                assert!(tick == look.step.out, "R18: Resumed did something: {:?} in {:?}", look.step.out, look.before);
             }
         }
     }

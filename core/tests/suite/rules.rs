@@ -1,9 +1,7 @@
 //! One property per rule: random walks, each step checked by the rule's function in `mcp_reconnect_core::testing`.
 
-use std::time::Duration;
-
 use mcp_reconnect_core::testing::{Checker, Rules, Walk};
-use mcp_reconnect_core::{Input, ParkReason, ReadyFlags, State, Status, WakeCause};
+use mcp_reconnect_core::{Input, ParkReason, ReadyFlags, State, Status, Timestamp, WakeCause};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -77,6 +75,9 @@ fn r05_nothing_is_ever_stuck() {
             let _checked = checker.step(now, Input::Wake(WakeCause::Operator));
         }
         for _ in 0..20 {
+            if now >= Timestamp::MAX {
+                return; // the end of time
+            }
             state = checker.machine().snapshot().state;
             let status = checker.machine().snapshot().status;
             let input = match state {
@@ -197,4 +198,11 @@ fn r23_shutdown_is_terminal_and_bounded() {
 #[test]
 fn r24_rest_and_lifetime_wait_for_open_calls() {
     rule(24);
+}
+
+#[test]
+fn every_rule_at_once() {
+    walks(|bytes| {
+        walk(bytes, Rules::ALL);
+    });
 }

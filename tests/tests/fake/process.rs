@@ -242,17 +242,28 @@ async fn a_grandchild_outlives_its_parent_and_holds_its_output() {
     soon(ending).await.expect("the last holder of the pipe was killed");
 }
 
+/// A server whose first spawn listens on a port of its own.
+async fn bound() -> (FakeProcess, Client) {
+    // A port that was free may be taken, or still be open in a process that another test is just starting.
+    for _ in 0..20 {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr()).expect("a port");
+        let server = server(&format!("start bind {}, stdout \"bound\\n\"", free.port()));
+        let mut client = Client::of(&server);
+        if client.hear_line().await == b"bound\n" {
+            return (server, client);
+        }
+    }
+    panic!("no port can be bound");
+}
+
 #[tokio::test]
 async fn a_port_is_bound_for_life() {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let port = free.local_addr().expect("an address").port();
-    let server = server(&format!("start bind {port}"));
-    let mut client = Client::of(&server);
-    assert_eq!(client.ended().await, 98, "the port is taken");
-    drop(free);
-    let mut client = Client::initialized(&server).await;
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect_err("it is taken");
-    client.child.kill().await.expect("it can be killed");
+    let (server, mut holder) = bound().await;
+    let mut late = Client::of(&server);
+    assert_eq!(late.ended().await, 98);
+    let exits = server.ledger().expect("a ledger");
+    assert!(matches!(exits.exits()[..], [(2, reason)] if reason.starts_with("port ")), "{exits:?}");
+    holder.child.kill().await.expect("it can be killed");
 }
 
 #[tokio::test]
