@@ -34,9 +34,10 @@ pub struct Catalogue {
 }
 
 /// One list of a catalogue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Part<T> {
     /// Not asked for yet.
+    #[default]
     Unlisted,
     /// As the server listed it.
     Listed(Arc<[Item<T>]>),
@@ -78,12 +79,6 @@ impl<T> Clone for Part<T> {
             Self::Listed(items) => Self::Listed(items.clone()),
             Self::Stale { items, error } => Self::Stale { items: items.clone(), error: error.clone() },
         }
-    }
-}
-
-impl<T> Default for Part<T> {
-    fn default() -> Self {
-        Self::Unlisted
     }
 }
 
@@ -321,7 +316,11 @@ impl std::fmt::Display for ListError {
 ///
 /// The first page that fails, whatever came before it.
 pub(crate) async fn list<T: Entry>(wire: &Wire, session: &Established) -> Result<Listing<T>, ListError> {
-    list_up_to(wire, session, MAX_PAGES, MAX_ITEMS).await
+    let listing = list_up_to(wire, session, MAX_PAGES, MAX_ITEMS).await?;
+    for warning in &listing.warnings {
+        tracing::warn!(epoch = %wire.epoch(), "{}: {warning}", T::METHOD);
+    }
+    Ok(listing)
 }
 
 async fn list_up_to<T: Entry>(
@@ -356,9 +355,6 @@ async fn list_up_to<T: Entry>(
             }
             cursor = Some(next);
         }
-    }
-    for warning in &warnings {
-        tracing::warn!(epoch = %wire.epoch(), "{}: {warning}", T::METHOD);
     }
     Ok(Listing { items: items.into(), warnings })
 }

@@ -496,6 +496,9 @@ impl Shared {
         let mut published = self.published.clone();
         let mut asked = false;
         loop {
+            if self.commands.is_closed() {
+                return Err(CallError::Closed);
+            }
             let seen = published.borrow_and_update().clone();
             match seen.snapshot.admission(want, at) {
                 Admission::Go(_) => {

@@ -92,7 +92,7 @@ impl Dialler {
             life.run(orders).await;
         };
         self.tasks.spawn(run.instrument(span));
-        LiveEpoch { epoch, session: None, order, token, link, finished }
+        LiveEpoch { epoch, session: None, reached: None, start_timeout, order, token, link, finished }
     }
 
     /// Spawns a task that ends with the connection.
@@ -112,6 +112,9 @@ pub(crate) struct LiveEpoch {
     pub(crate) epoch: Epoch,
     /// Its session, once it is set up.
     pub(crate) session: Option<Arc<Session>>,
+    /// How far it got.
+    pub(crate) reached: Option<ReadyFlag>,
+    start_timeout: Duration,
     order: watch::Sender<Option<Order>>,
     token: CancellationToken,
     link: CurrentLink,
@@ -131,6 +134,19 @@ impl LiveEpoch {
     /// Orders the close; the epoch reports when nothing of it is left.
     pub(crate) fn close(&self, cause: CloseCause, why: Option<Arc<str>>) {
         self.order.send_replace(Some(Order { cause, why }));
+    }
+
+    /// What to say of a start that took too long: where it stopped, and the child's last words.
+    pub(crate) fn start_timed_out(&self) -> Arc<str> {
+        let stopped = match self.reached {
+            None => "it never began to dial",
+            Some(ReadyFlag::Started) => "the channel did not open",
+            Some(ReadyFlag::Transport) => "no answer to the handshake",
+            Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
+        };
+        let tail = lock(&self.link).as_ref().map(|wire| wire.control().facts().stderr_tail).unwrap_or_default();
+        let words = if tail.is_empty() { String::new() } else { format!("; stderr: {}", tail.join("\n")) };
+        format!("not ready within {:?}: {stopped}{words}", self.start_timeout).into()
     }
 
     /// Ends it by force, and waits until nothing of it is left.

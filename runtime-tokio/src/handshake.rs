@@ -151,14 +151,14 @@ enum Next {
 
 /// What an answer to `server/discover` says.
 enum Probed {
-    Modern(ProtocolVersion, DiscoverReply),
+    Modern(ProtocolVersion, Box<DiscoverReply>),
     Retry(ProtocolVersion),
     Legacy(String),
 }
 
 /// What an answer to `initialize` says.
 enum Greeted {
-    Done(InitializeReply),
+    Done(Box<InitializeReply>),
     Retry(ProtocolVersion),
     NotLegacy(String),
 }
@@ -344,7 +344,7 @@ impl Attempt<'_> {
         let error = match answer {
             Ok(Ok(result)) => {
                 return InitializeReply::read(result)
-                    .map(Greeted::Done)
+                    .map(|reply| Greeted::Done(Box::new(reply)))
                     .map_err(|why| failed(FailureClass::Transport, why));
             }
             Ok(Err(error)) => error,
@@ -372,11 +372,14 @@ impl Attempt<'_> {
             Some(version) if version != self.legacy_version && !self.version_retried => Ok(Greeted::Retry(version)),
             _ if best_common(Era::Modern, offers).is_some() => Ok(Greeted::NotLegacy(refusal.to_owned())),
             Some(_) => Err(failed(FailureClass::Transport, format!("the server refused to initialize: {refusal}"))),
-            None => Err(failed(FailureClass::Permanent, format!("no common protocol version: {refusal}"))),
+            None => Err(failed(
+                FailureClass::Permanent,
+                format!("no common protocol version: {refusal}, offered: {offers:?}"),
+            )),
         }
     }
 
-    async fn greeted(&self, reply: InitializeReply) -> Result<Next, HandshakeError> {
+    async fn greeted(&self, reply: Box<InitializeReply>) -> Result<Next, HandshakeError> {
         let version = era::version(&reply.version);
         self.wire.control().negotiated(version.as_str());
         if let Err(failure) = self.wire.notify("notifications/initialized", None).await {
@@ -391,7 +394,7 @@ impl Attempt<'_> {
         Ok(Next::Done(Box::new(self.established(Era::Legacy, reply.greeting.raw, peer))))
     }
 
-    fn discovered(&self, version: ProtocolVersion, reply: DiscoverReply) -> Established {
+    fn discovered(&self, version: ProtocolVersion, reply: Box<DiscoverReply>) -> Established {
         self.wire.control().negotiated(version.as_str());
         self.options.memory.learn(Era::Modern);
         self.options.memory.learn_version(Some(&version));
@@ -425,7 +428,7 @@ impl Attempt<'_> {
 fn read_discover(result: Box<RawValue>) -> Result<Probed, HandshakeError> {
     // Some servers answer anything with an empty result.
     let reply = match DiscoverReply::read(result) {
-        Ok(reply) => reply,
+        Ok(reply) => Box::new(reply),
         Err(why) => return Ok(Probed::Legacy(why)),
     };
     if let Some(version) = best_common(Era::Modern, &reply.versions) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_reconnect_core::{
-    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, Input, Output, ReadyFlag, Snapshot,
+    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output, ReadyFlag, Snapshot,
     State, Status, Timestamp,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -114,7 +114,12 @@ impl Owner {
 
     fn on_note(&mut self, Note { epoch, what }: Note) {
         match what {
-            What::Reached(flag) => self.step(Input::Reached { epoch, flag }, None),
+            What::Reached(flag) => {
+                if let Some(live) = self.live.as_mut().filter(|live| live.epoch == epoch) {
+                    live.reached = Some(flag);
+                }
+                self.step(Input::Reached { epoch, flag }, None);
+            }
             What::Established(session) => {
                 if let Some(live) = self.live.as_mut().filter(|live| live.epoch == epoch) {
                     live.session = Some(session);
@@ -296,9 +301,17 @@ impl Owner {
     }
 
     fn close(&mut self, epoch: Epoch, cause: CloseCause) {
-        if let Some(live) = self.live.as_ref().filter(|live| live.epoch == epoch) {
-            live.close(cause, self.cause.clone());
+        let Some(live) = self.live.as_ref().filter(|live| live.epoch == epoch) else { return };
+        // The machine's own verdicts come without words.
+        match cause {
+            CloseCause::Failed(FailureClass::StartTimeout) => self.cause = Some(live.start_timed_out()),
+            CloseCause::Failed(FailureClass::Unresponsive) => {
+                let misses = self.machine.config().ping_misses();
+                self.cause = Some(format!("no sign of life: {misses} pings in a row went unanswered").into());
+            }
+            CloseCause::Failed(_) | CloseCause::Parked | CloseCause::Idle | CloseCause::Lifetime | CloseCause::Shutdown => {}
         }
+        live.close(cause, self.cause.clone());
     }
 
     fn ping(&self, epoch: Epoch) {

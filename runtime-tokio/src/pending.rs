@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use crate::frame::RpcError;
-use crate::link::{Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
 use crate::wire::Wire;
 
 /// What the server answered: a result, or an error.
@@ -27,10 +27,20 @@ pub(crate) struct Call {
     fate: Fate,
     written: bool,
     answer: oneshot::Receiver<RawAnswer>,
-    taken: bool,
+    state: State,
     progress: Option<Arc<Notify>>,
     /// What the server is told when the call is dropped; `None` where it must not be told.
     reason: Option<&'static str>,
+}
+
+enum State {
+    Open,
+    /// The frame did not make it.
+    Failed(SendFailure),
+    /// The wire has ended.
+    Lost,
+    /// The outcome was handed out.
+    Taken,
 }
 
 /// Why a request has no answer.
@@ -74,10 +84,11 @@ impl Call {
         uncancelled: bool,
     ) -> Self {
         let reason = (!uncancelled).then_some("the caller stopped waiting");
-        Self { wire, id, frame: Some(outbound), fate, written: false, answer, taken: false, progress, reason }
+        Self { wire, id, frame: Some(outbound), fate, written: false, answer, state: State::Open, progress, reason }
     }
 
     /// The request's id.
+    #[cfg(test)]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -95,37 +106,66 @@ impl Call {
     ///
     /// How far the request got, and why there will be no answer.
     pub(crate) async fn answer(&mut self) -> Result<Answer, CallFailure> {
-        if self.taken {
-            return pending().await;
-        }
-        let wire = self.wire.clone();
-        while self.frame.is_some() {
-            tokio::select! {
-                biased;
-                answer = &mut self.answer => return self.settle(answer).await,
-                permit = wire.reserve() => match (permit, self.frame.take()) {
-                    (Ok(permit), Some(frame)) => permit.send(frame),
-                    // Dropped unsent: its fate says so.
-                    (_, _) => {}
+        loop {
+            let outcome = match &self.state {
+                State::Open => match self.advance().await {
+                    Some(answer) => Ok(answer.map_err(|error| RpcError::parse(&error))),
+                    None => continue,
                 },
-            }
-        }
-        if !self.written {
-            tokio::select! {
-                biased;
-                answer = &mut self.answer => return self.settle(answer).await,
-                fate = &mut self.fate => match fate {
-                    Ok(()) => self.written = true,
-                    Err(failure) => {
-                        self.taken = true;
-                        self.wire.forget(self.id);
-                        return Err(self.explain(failure).await);
+                State::Failed(failure) => Err(self.explain(failure.clone()).await),
+                // How far did the frame get?
+                State::Lost if self.frame.is_none() && !self.written => {
+                    match (&mut self.fate).await {
+                        Ok(()) => self.written = true,
+                        Err(failure) => self.state = State::Failed(failure),
                     }
-                },
-            }
+                    continue;
+                }
+                State::Lost => {
+                    let Ended { failure, cause } = self.wire.ended().await;
+                    let sent = if self.written { Sent::Maybe } else { Sent::No };
+                    Err(CallFailure { sent, failure, cause })
+                }
+                State::Taken => pending().await,
+            };
+            self.state = State::Taken;
+            return outcome;
         }
-        let answer = (&mut self.answer).await;
-        self.settle(answer).await
+    }
+
+    /// One step of an open request: `None` when it has led to another one.
+    async fn advance(&mut self) -> Option<RawAnswer> {
+        let answer = if self.frame.is_some() {
+            tokio::select! {
+                biased;
+                answer = &mut self.answer => answer,
+                permit = self.wire.reserve() => {
+                    // Without a permit the frame is dropped unsent: its fate says so.
+                    if let (Ok(permit), Some(frame)) = (permit, self.frame.take()) {
+                        permit.send(frame);
+                    }
+                    return None;
+                }
+            }
+        } else if self.written {
+            (&mut self.answer).await
+        } else {
+            tokio::select! {
+                biased;
+                answer = &mut self.answer => answer,
+                fate = &mut self.fate => {
+                    match fate {
+                        Ok(()) => self.written = true,
+                        Err(failure) => {
+                            self.wire.forget(self.id);
+                            self.state = State::Failed(failure);
+                        }
+                    }
+                    return None;
+                }
+            }
+        };
+        answer.map_err(|_| self.state = State::Lost).ok()
     }
 
     /// Gives the request up and says how far it got; the server is told `reason`, if it may have seen the request.
@@ -134,32 +174,14 @@ impl Call {
         self.give_up()
     }
 
-    async fn settle(&mut self, answer: Result<RawAnswer, oneshot::error::RecvError>) -> Result<Answer, CallFailure> {
-        self.taken = true;
-        if let Ok(answer) = answer {
-            return Ok(answer.map_err(|error| RpcError::parse(&error)));
-        }
-        // The wire has ended; how far did the frame get?
-        let sent = if self.frame.is_some() {
-            Sent::No
-        } else if self.written {
-            Sent::Maybe
-        } else {
-            match (&mut self.fate).await {
-                Ok(()) => Sent::Maybe,
-                Err(failure) => failure.sent,
-            }
-        };
-        let ended = self.wire.ended().await;
-        Err(CallFailure { sent, failure: ended.failure, cause: ended.cause })
-    }
-
     /// A frame that was lost with its link is explained by the link's end, which is about to be known. A pipe that fails
     /// is such an end: what the process died of says more.
     async fn explain(&self, failure: SendFailure) -> CallFailure {
         let sent = failure.sent;
         let ends_link = failure.is_link_end() || self.wire.control().facts().pid.is_some();
-        if ends_link && let Ok(ended) = timeout(WHY_TIMEOUT * 4, self.wire.ended()).await {
+        if (ends_link || self.wire.end_cause().is_some())
+            && let Ok(ended) = timeout(WHY_TIMEOUT * 4, self.wire.ended()).await
+        {
             return CallFailure { sent, failure: ended.failure, cause: ended.cause };
         }
         failure.into()

@@ -104,7 +104,7 @@ pub(crate) struct ListChanges {
 }
 
 /// How a request is sent and watched.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct RequestOptions<'a> {
     /// `_meta` members to send along where the parameters do not bring their own.
     pub(crate) meta: &'a Meta,
@@ -114,12 +114,6 @@ pub(crate) struct RequestOptions<'a> {
     pub(crate) uncancelled: bool,
     /// Not counted as an open call: pings and probes, and what is answered only at its end (`subscriptions/listen`).
     pub(crate) uncounted: bool,
-}
-
-impl Default for RequestOptions<'_> {
-    fn default() -> Self {
-        Self { meta: &[], progress: false, uncancelled: false, uncounted: false }
-    }
 }
 
 impl Wire {
@@ -377,6 +371,7 @@ impl Wire {
     }
 
     async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
+        let _ending = Ending(&self);
         loop {
             tokio::select! {
                 biased;
@@ -406,13 +401,23 @@ impl Wire {
                 cause: "the server closed the connection".into(),
             }),
         };
-        self.0.ended.send_replace(Some(ended));
+        self.finish(ended);
+    }
+
+    /// Settles everything that is open, with this as the reason; the first one stays.
+    fn finish(&self, ended: Ended) {
+        self.0.ended.send_if_modified(|known| {
+            let first = known.is_none();
+            known.get_or_insert(ended);
+            first
+        });
         let calls = {
             let mut open = self.open();
             open.closed = true;
             open.view.clear();
             std::mem::take(&mut open.own)
         };
+        tracing::debug!(epoch = %self.0.epoch, open = calls.len(), stats = ?self.stats(), "the wire is at its end");
         drop(calls); // wakes their callers
         self.0.settled.notify_waiters();
         self.0.token.cancel();
@@ -459,7 +464,10 @@ impl Wire {
             tracing::debug!(epoch = %self.0.epoch, id, "dropped an answer that nobody waits for");
             return;
         };
-        self.0.answered.store(true, Ordering::Release);
+        // A pong is a sign of life, but no call was answered.
+        if !call.uncounted {
+            self.0.answered.store(true, Ordering::Release);
+        }
         drop(call.answer.send(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned)));
     }
 
@@ -472,7 +480,7 @@ impl Wire {
                     token: &'a RawValue,
                 }
                 let token = params.and_then(|params| serde_json::from_str::<Progress<'_>>(params.get()).ok());
-                let id = token.and_then(|progress| id_number(progress.token)).filter(|id| *id >= FIRST_ID);
+                let id = token.and_then(|progress| id_number(progress.token));
                 if let Some(id) = id
                     && let Some(progress) = self.open().own.get(&id).and_then(|call| call.progress.as_ref())
                 {
@@ -506,6 +514,15 @@ impl Wire {
             () = send => {}
             () = self.0.token.cancelled() => {}
         }
+    }
+}
+
+/// However the reader ends, calls in other runtimes included are settled: its own may be going down.
+struct Ending<'a>(&'a Wire);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.finish(closed_here());
     }
 }
 

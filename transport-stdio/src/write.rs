@@ -118,10 +118,13 @@ impl Error for WriteError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_now::now;
     use mcp_reconnect_core::replay::Sent;
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
     use tokio::sync::watch;
+    use tokio::time::timeout;
 
     use super::FrameWriter;
 
@@ -184,10 +187,11 @@ mod tests {
         assert_eq!(all(theirs).await, "{\"id", "stdin is closed at once");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_stuck_write_is_given_up_when_stdin_is_to_be_closed() {
         let (mut stuck, theirs, close) = writer(4);
-        let (written, _) = tokio::join!(stuck.write("{\"id\":1}"), async { close.send(true) });
+        let both = async { tokio::join!(stuck.write("{\"id\":1}"), async { close.send(true) }) };
+        let (written, _) = timeout(Duration::from_secs(1), both).await.expect("it stays stuck");
         assert_eq!(written.expect_err("closed").sent, Sent::Maybe);
         assert_eq!(all(theirs).await, "{\"id");
 

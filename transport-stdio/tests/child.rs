@@ -165,7 +165,7 @@ async fn a_stuck_write_holds_up_neither_kill_nor_close() {
     let Server { mut stdin, control, stdout } = start(&script(text, &hold, [LONG; 3])).await;
     let mut write = pin!(stdin.write(&frame));
     assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "stuck");
-    let (exit, written) = tokio::join!(in_time(control.close()), write);
+    let (exit, written) = in_time(async { tokio::join!(control.close(), write) }).await;
     assert_eq!(written.expect_err("given up").sent, Sent::Maybe);
     assert_eq!(exit.to_string(), "exited with status 5");
     drop(stdout);

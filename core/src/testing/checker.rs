@@ -67,7 +67,10 @@ impl Checker {
         let patient = crate::config::ConfigBuilder::from(config).breaker_strikes(other).build();
         Self {
             twin: rules.contains(4).then(|| machine.clone()),
-            patient: patient.ok().filter(|_| rules.contains(21)).map(|config| ConnectionMachine::new(config, seed, now)),
+            patient: patient
+                .ok()
+                .filter(|_| rules.contains(21))
+                .map(|config| ConnectionMachine::new(config, seed, now)),
             machine,
             model: Model::new(config, now),
             rules,

@@ -57,8 +57,18 @@ impl Bits {
     fn failure(&mut self, verdicts_too: bool) -> Failure {
         use FailureClass::{NeedsAuth, Permanent, RateLimited, SessionGone, StartTimeout, Transport, Unresponsive};
         let class = self.one([
-            Transport, Transport, Transport, Transport, Transport, SessionGone, SessionGone, RateLimited, RateLimited,
-            NeedsAuth, Permanent, if verdicts_too { StartTimeout } else { Transport },
+            Transport,
+            Transport,
+            Transport,
+            Transport,
+            Transport,
+            SessionGone,
+            SessionGone,
+            RateLimited,
+            RateLimited,
+            NeedsAuth,
+            Permanent,
+            if verdicts_too { StartTimeout } else { Transport },
             if verdicts_too { Unresponsive } else { Transport },
         ]);
         let hint = self.one([0, 0, 0, 0, 0, 0, 1, 5, 60, 99_999]);
@@ -201,21 +211,21 @@ impl<'a> Walk<'a> {
         match (state, bits.pick(64)) {
             (_, 0) => self.rare(bits),
             (_, 1 | 2) => Input::Park,
-            (_, 3 | 4) => Input::Resumed,
-            (_, 5..=7) => bits.wake(),
+            (_, 3..=5) => Input::Resumed,
+            (_, 6 | 7) => bits.wake(),
             (_, 8..=11) => Input::Connect { until: self.patience(bits) },
-            (State::Connecting { ready, .. }, 12..=35) => {
+            (State::Connecting { ready, .. }, 18..=39) => {
                 self.rush = bits.one([0, 0, 3]);
                 Input::Reached { epoch, flag: missing(ready) }
             }
-            (State::Connecting { .. }, 36..=39) | (_, 12) => Input::Reached { epoch, flag: bits.one(ReadyFlags::ALL) },
+            (_, 12) => Input::Reached { epoch, flag: bits.one(ReadyFlags::ALL) },
             (State::Ready { .. }, 13..=28) => self.any_traffic(bits, epoch),
             (State::Ready { .. }, 29..=37) => Input::NoReply { epoch, sent: self.near(bits) },
             (State::Ready { .. }, 38) => Input::PingUnsupported { epoch },
             (State::Connecting { .. } | State::Ready { .. }, 40..=44) | (_, 13) => {
                 Input::Lost { epoch, failure: bits.failure(true) }
             }
-            (State::Connecting { .. } | State::Ready { .. }, 45..=49) | (State::Closing { .. }, 14..=40) | (_, 14) => {
+            (State::Connecting { .. } | State::Ready { .. }, 45..=49) | (State::Closing { .. }, 18..=40) | (_, 14) => {
                 Input::Gone { epoch, failure: bits.failure(true) }
             }
             (_, 15) => self.any_traffic(bits, epoch),
@@ -225,6 +235,7 @@ impl<'a> Walk<'a> {
             (State::Idle | State::TransientFailure { .. } | State::Parked { .. }, 45..=49) => {
                 Input::Connect { until: self.patience(bits) }
             }
+            (State::Parked { probe_at: None }, 50..=55) => bits.wake(),
             (State::Idle, _) => Input::Connect { until: self.patience(bits) },
             (
                 State::Connecting { .. }
@@ -239,7 +250,7 @@ impl<'a> Walk<'a> {
     }
 
     fn rare(&self, bits: &mut Bits) -> Input {
-        if bits.pick(3) == 0 { Input::Shutdown } else { Input::Connect { until: self.patience(bits) } }
+        if bits.pick(8) == 0 { Input::Shutdown } else { Input::Connect { until: self.patience(bits) } }
     }
 
     fn any_traffic(&self, bits: &mut Bits, epoch: Epoch) -> Input {
@@ -272,7 +283,7 @@ impl<'a> Walk<'a> {
         if let (State::Ready { epoch, .. }, Some(sent)) = (state, self.no_reply.take()) {
             return (self.now, Input::NoReply { epoch, sent });
         }
-        if bits.pick(64) == 0 {
+        if bits.pick(40) == 0 {
             self.now = self.now + Duration::from_secs(bits.one([10, 3_600, 30_000]));
             return (self.now, Input::Resumed);
         }
@@ -298,6 +309,7 @@ impl<'a> Walk<'a> {
                 return self.session(&mut bits, epoch, soon, due);
             }
             State::Closing { epoch, .. } if choice < 50 => Input::Gone { epoch, failure: bits.failure(false) },
+            State::Parked { probe_at: None } if choice < 50 => bits.wake(),
             State::Idle if choice < 50 => Input::Connect { until: self.patience(&mut bits) },
             State::Closing { .. }
             | State::Idle

@@ -16,8 +16,10 @@ const LOG_ENV: &str = "MCP_RECONNECT_LOG";
 
 /// Connections to MCP servers that never die for good and never lie about their state.
 #[derive(Parser)]
-#[command(name = "mcp-reconnect", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Environment:\n  MCP_RECONNECT_LOG  which log lines go to stderr: `debug`, `mcp_reconnect=trace,info`, …")]
+#[command(name = "mcp-reconnect", version, max_term_width = 100)]
+#[command(
+    after_help = "Environment:\n  MCP_RECONNECT_LOG  which log lines go to stderr: `debug`, `mcp_reconnect=trace,info`, …"
+)]
 struct Cli {
     /// Log to stderr; twice for more, three times for everything
     #[arg(short, long, action = ArgAction::Count, global = true)]

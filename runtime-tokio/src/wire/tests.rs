@@ -192,6 +192,7 @@ async fn k17_the_end_says_how_far_each_call_got_and_why() {
     let mut waiting = ask(&wire);
     settled(&mut waiting).await;
     drop(frame);
+    let token = far.token.clone();
     far.hang_up();
     let lost = |sent| CallFailure { sent, failure: FailureClass::Transport.into(), cause: EXIT.into() };
     assert_eq!(seen.answer().await.unwrap_err(), lost(Sent::Maybe));
@@ -204,6 +205,7 @@ async fn k17_the_end_says_how_far_each_call_got_and_why() {
     assert_eq!(ask(&wire).answer().await.unwrap_err(), lost(Sent::No));
     assert_eq!(wire.end_cause().unwrap().cause, EXIT.into());
     assert!(!wire.was_given_up());
+    assert!(token.is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,6 +252,17 @@ async fn calls_are_told_the_owners_verdict() {
     assert_eq!(failure, CallFailure { sent: Sent::Maybe, failure: verdict.failure, cause: verdict.cause });
     assert!(wire.was_given_up());
     assert!(far.token.is_cancelled());
+    // The link may be slower to go.
+    let mut late = ask(&wire);
+    let waits = async {
+        settle().await;
+        drop(far.frames);
+        std::future::pending().await
+    };
+    tokio::select! {
+        answer = late.answer() => assert_eq!(answer.unwrap_err().sent, Sent::No),
+        () = waits => {}
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,6 +276,10 @@ async fn k06_pings_are_answered_and_the_rest_is_kept_for_the_view() {
     far.say(json!({ "jsonrpc": "2.0", "id": 8, "method": "ping" })).await;
     far.say(json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": { "n": 2 } })).await;
     assert_eq!(far.read().await["id"], json!(8));
+    for id in 100..400 {
+        far.say(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" })).await;
+        assert_eq!(far.read().await["id"], json!(id));
+    }
     for expected in ["\"n\":1", "roots/list", "\"n\":2"] {
         assert!(frames.next().await.unwrap().contains(expected), "{expected}");
     }
@@ -441,4 +458,19 @@ async fn a_broken_pipe_is_explained_by_the_end_of_the_process() {
     far.hang_up();
     let expected = CallFailure { sent: Sent::Maybe, failure: FailureClass::Transport.into(), cause: EXIT.into() };
     assert_eq!(call.answer().await.unwrap_err(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_an_answer_can_be_dropped_and_taken_up_again_after_the_end() {
+    let (wire, mut far) = wire();
+    let mut call = ask(&wire);
+    settled(&mut call).await;
+    wire.end(closed_here());
+    wire.ended().await;
+    // The link has not said yet what became of the frame.
+    settled(&mut call).await;
+    far.frames.close();
+    drop(far.frames.try_recv());
+    assert_eq!(call.answer().await.unwrap_err().sent, Sent::No);
+    settled(&mut call).await;
 }

@@ -41,7 +41,7 @@ pub(crate) async fn close(control: &ServerControl, mut stdin: FrameWriter<ChildS
         stdin.closed().await;
         drop(stdin);
     };
-    tokio::join!(in_time(control.close()), drop_stdin).0
+    in_time(async { tokio::join!(control.close(), drop_stdin).0 }).await
 }
 
 /// A pipe that a process tree holds open (`exec 3<>"$HOLD"`): its end tells that the whole tree is gone.

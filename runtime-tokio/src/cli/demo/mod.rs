@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use faults::Fault;
 use play::{Play, Stop};
-use report::{Entry, Knobs, Report, Summary, millis};
+use report::{Entry, Knobs, Report, millis};
 pub(crate) use server::{ServerArgs, serve};
 use stage::{Misdeed, Stage};
 
@@ -43,7 +43,8 @@ Where there is none, the server is only pinged.
 JSON lines (--json): one object per line, each with `event` and `elapsed_ms`, and by event:
   start    server, rounds, faults, knobs
   calling  tool, annotated
-  status   status (IDLE, CONNECTING, READY, TRANSIENT_FAILURE, PARKED, SHUTDOWN), epoch, pid, cause
+  status   status (IDLE, CONNECTING, READY, TRANSIENT_FAILURE, PARKED, SHUTDOWN), epoch, pid, failure (its class),
+           cause (in words)
   fault    round, fault (kill, hang, crash_loop), epoch, pid
   call     tool, call, outcome (server_error, outcome_unknown, deadline_exceeded, not_sent, lost), epoch, cause;
            of equal outcomes in a row server_error and not_sent are told once
@@ -64,7 +65,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     json: bool,
     /// How often each fault is injected
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Which faults, in which order [default: all that the server can be made to suffer]
     #[arg(long, value_name = "FAULT", value_delimiter = ',', value_enum)]
@@ -87,7 +88,9 @@ impl DemoArgs {
     /// What clap cannot check by itself.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !self.command.is_empty() && self.faults.contains(&Fault::CrashLoop) {
-            return Err("the value 'crash-loop' for '--faults <FAULT>' needs the embedded server: leave COMMAND out".into());
+            return Err(
+                "the value 'crash-loop' for '--faults <FAULT>' needs the embedded server: leave COMMAND out".into()
+            );
         }
         Ok(())
     }
@@ -135,7 +138,8 @@ async fn try_run(args: &DemoArgs) -> io::Result<ExitCode> {
     if let (Some(stage), Some(misdeed)) = (&stage, args.misdeed) {
         stage.order(misdeed)?;
     }
-    command.graces = CloseGraces { eof: Duration::from_secs(1), term: Duration::from_millis(500), ..Default::default() };
+    command.graces =
+        CloseGraces { eof: Duration::from_millis(500), term: Duration::from_millis(250), ..Default::default() };
     let config = config()?;
     // No more than the timeout, however much progress a tool reports.
     let timeout = Duration::from_secs(args.call_timeout);
@@ -154,7 +158,7 @@ async fn try_run(args: &DemoArgs) -> io::Result<ExitCode> {
 
     let connector = StdioConnector::new(command);
     let connection = Connection::builder(connector).name("demo").config(config).build().map_err(io::Error::other)?;
-    let mut play = Play::new(connection.clone(), report, stage.clone(), options);
+    let mut play = Play::new(connection.clone(), report, stage.clone(), options, config.stable_after());
     let played = tokio::select! {
         biased;
         _ = interrupt.recv() => Err(Stop::Signal(130)),
@@ -171,8 +175,7 @@ async fn try_run(args: &DemoArgs) -> io::Result<ExitCode> {
         Err(Stop::Signal(status)) => return Ok(ExitCode::from(status)),
     };
     let ledger = stage.map(|stage| stage.ledger()).transpose()?;
-    let summary = play.finish(error, epochs, ledger.as_deref())?;
-    Ok(if summary.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if play.finish(error, epochs, ledger.as_deref())? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Low, so that a server can be lost once every few seconds: a session must be proven before the next fault, or the

@@ -1,22 +1,23 @@
 //! The course of the demo: what it waits for, what it does then, and what it notes meanwhile.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use mcp_reconnect::core::{Epoch, Status};
+use mcp_reconnect::core::Status;
 use mcp_reconnect::{CallOptions, Connection, Event, Events, Session};
 use rustix::process::Pid;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::faults::Fault;
 use super::report::{Entry, Rebuild, Report, Summary, millis};
 use super::stage::Stage;
-use super::tally::{Tally, runs};
-use super::target::{Outcome, Record, Target, call_steadily};
+use super::tally::{Tally, Wrong, runs};
+use super::target::{LOST, Outcome, Record, Target, call_steadily};
 
 /// How long anything that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,24 +49,245 @@ pub(super) struct Play<W> {
     stage: Option<Stage>,
     options: CallOptions,
     stable_after: Duration,
-    callers: JoinSet<()>,
-    calls: CancellationToken,
-    records: mpsc::UnboundedReceiver<Record>,
+    callers: Vec<Caller>,
+    running: JoinSet<()>,
+    stop: CancellationToken,
     record: mpsc::UnboundedSender<Record>,
-    targets: Vec<Caller>,
+    records: mpsc::UnboundedReceiver<Record>,
     rebuilds: Vec<Rebuild>,
     /// The status last told.
     status: Status,
-    /// The last epoch that was Ready.
-    epoch: Option<Epoch>,
 }
 
 /// One caller, as the demo sees it.
 struct Caller {
-    target: Target,
     tally: Tally,
-    /// The last outcome that was no answer, until the next answer.
-    trouble: Option<&'static str>,
-    /// Its last answer: on which epoch, and since when that epoch answers.
+    /// What became of its last call.
+    last: Option<&'static str>,
+    /// The newest epoch that answered it, and when that answered first.
     answered: Option<(u64, Instant)>,
+}
+
+impl<W: Write> Play<W> {
+    /// Must be made before the connection has told anything that matters.
+    pub(super) fn new(
+        connection: Connection,
+        report: Report<W>,
+        stage: Option<Stage>,
+        options: CallOptions,
+        stable_after: Duration,
+    ) -> Self {
+        let events = connection.events();
+        let status = connection.snapshot().status;
+        let (record, records) = mpsc::unbounded_channel();
+        let (callers, running, stop) = (Vec::new(), JoinSet::new(), CancellationToken::new());
+        let rebuilds = Vec::new();
+        Self {
+            connection,
+            events,
+            report,
+            stage,
+            options,
+            stable_after,
+            callers,
+            running,
+            stop,
+            record,
+            records,
+            rebuilds,
+            status,
+        }
+    }
+
+    /// Loses the server by each of the faults, so many times over.
+    pub(super) async fn run(&mut self, faults: &[Fault], rounds: u32, tool: Option<&str>) -> Result<(), Stop> {
+        let session = self.session(Instant::now() + PATIENCE).await?;
+        let targets = match self.stage {
+            Some(_) => Target::embedded(),
+            None => vec![Target::of(&session, tool).map_err(Stop::Failed)?],
+        };
+        drop(session);
+        for target in targets {
+            self.call(target)?;
+        }
+        for round in 1..=rounds {
+            for &fault in faults {
+                self.suffer(round, fault).await?;
+            }
+        }
+        self.proven().await?;
+        self.stop.cancel();
+        // Each ends with its call, which has a deadline.
+        while let Some(ended) = self.running.join_next().await {
+            ended.map_err(|error| Stop::Failed(format!("a caller failed: {error}")))?;
+        }
+        while let Ok(record) = self.records.try_recv() {
+            self.on_record(&record)?;
+        }
+        Ok(())
+    }
+
+    /// Compares what callers were told with what ran, and tells how it went; whether it went well.
+    pub(super) fn finish(mut self, error: Option<String>, epochs: u64, ledger: Option<&[String]>) -> io::Result<bool> {
+        let mut tools: Vec<_> = self.callers.into_iter().map(|caller| caller.tally).collect();
+        if let Some(ledger) = ledger {
+            let runs = runs(ledger);
+            for tally in &mut tools {
+                for Wrong { call, why } in tally.audit(&runs) {
+                    let outcome = LOST;
+                    self.report.tell(&Entry::Call {
+                        tool: &tally.tool,
+                        call: &call,
+                        outcome,
+                        epoch: None,
+                        cause: Some(why),
+                    })?;
+                }
+            }
+        }
+        let lost = tools.iter().map(|tally| tally.lost).sum();
+        let doubled = ledger.and_then(|_| tools.iter().map(Tally::doubled).sum());
+        let ok = error.is_none() && lost == 0 && doubled.unwrap_or(0) == 0;
+        let summary = Summary { ok, error, lost, doubled, epochs, rebuilds: self.rebuilds, tools };
+        self.report.tell(&Entry::Summary(&summary))?;
+        Ok(ok)
+    }
+
+    /// Starts a caller.
+    fn call(&mut self, target: Target) -> Result<(), Stop> {
+        let Target { name, annotated, .. } = &target;
+        self.report.tell(&Entry::Calling { tool: name, annotated: *annotated, heading: target.describe() })?;
+        let place = self.callers.len();
+        self.callers.push(Caller { tally: Tally::new(&target), last: None, answered: None });
+        let (connection, record, stop) = (self.connection.clone(), self.record.clone(), self.stop.clone());
+        self.running.spawn(call_steadily(connection, place, target, self.options, record, stop));
+        Ok(())
+    }
+
+    /// Waits until the session is proven, loses the server, and waits until everybody is answered again.
+    async fn suffer(&mut self, round: u32, fault: Fault) -> Result<(), Stop> {
+        let session = self.proven().await?;
+        let epoch = session.epoch().get();
+        let pid = session.facts().pid.unwrap_or_default();
+        let at = Instant::now();
+        let injected =
+            i32::try_from(pid).ok().and_then(Pid::from_raw).map(|group| fault.inject(group, self.stage.as_ref()));
+        if !matches!(injected, Some(Ok(()))) {
+            return Err(Stop::Failed(format!("cannot lose process group {pid}: {injected:?}")));
+        }
+        self.report.tell(&Entry::Fault { round, fault, epoch, pid })?;
+        let until = at + PATIENCE;
+        let back = loop {
+            let answers: Option<Vec<_>> =
+                self.callers.iter().map(|caller| caller.answered.filter(|&(answering, _)| answering > epoch)).collect();
+            if let Some(first) = answers.and_then(|answers| answers.into_iter().min_by_key(|&(_, at)| at)) {
+                break first;
+            }
+            self.turn(until, &format!("not every caller was answered on a new session after the {}", fault.as_str()))
+                .await?;
+        };
+        let (epoch, answered) = back;
+        let rebuild = Rebuild { round, fault, epoch, rebuild_ms: millis(answered.saturating_duration_since(at)) };
+        self.rebuilds.push(rebuild);
+        self.report.tell(&Entry::Rebuilt(rebuild))?;
+        Ok(())
+    }
+
+    /// A session that has been ready for `stable_after`.
+    async fn proven(&mut self) -> Result<Arc<Session>, Stop> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let session = self.session(until).await?;
+            let stable = sleep(self.stable_after);
+            tokio::pin!(stable);
+            loop {
+                tokio::select! {
+                    () = &mut stable => return Ok(session),
+                    turn = self.turn(until, "no session lasted") => turn?,
+                }
+                if self.status != Status::Ready(session.epoch()) {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn session(&mut self, until: Instant) -> Result<Arc<Session>, Stop> {
+        loop {
+            if let Some(session) = self.session_now() {
+                return Ok(session);
+            }
+            self.turn(until, "the server was not ready").await?;
+        }
+    }
+
+    /// The session of the epoch that was last told to be ready, while it is.
+    fn session_now(&self) -> Option<Arc<Session>> {
+        let Status::Ready(epoch) = self.status else { return None };
+        let session = self.connection.session().now_or_never()?.ok()?;
+        (session.epoch() == epoch).then_some(session)
+    }
+
+    /// Takes note of one thing that happens. Cancel safe.
+    async fn turn(&mut self, until: Instant, or_else: &str) -> Result<(), Stop> {
+        tokio::select! {
+            biased;
+            Some(event) = self.events.next() => self.on_event(event),
+            Some(record) = self.records.recv() => Ok(self.on_record(&record)?),
+            () = sleep_until(until) => {
+                let last = self.connection.last_failure();
+                let last = last.map_or_else(String::new, |cause| format!("; last failure: {cause}"));
+                Err(Stop::Failed(format!("{or_else} within {PATIENCE:?}{last}")))
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<(), Stop> {
+        let Event::Status { status, failure, cause } = event else { return Ok(()) };
+        let before = std::mem::replace(&mut self.status, status);
+        let epoch = match (status, before) {
+            (Status::Ready(epoch), _) | (_, Status::Ready(epoch)) => Some(epoch.get()),
+            _ => None,
+        };
+        let pid = self.session_now().and_then(|session| session.facts().pid);
+        let failure = failure.map(|class| class.as_str());
+        let cause = cause.as_deref();
+        self.report.tell(&Entry::Status { status: status.as_str(), epoch, pid, failure, cause })?;
+        let cause = cause.or(failure).unwrap_or_default();
+        let stats = self.connection.snapshot().stats;
+        match status {
+            Status::Parked(reason) => Err(Stop::Failed(format!("the server is parked ({reason}): {cause}"))),
+            Status::TransientFailure if stats.sessions == 0 && stats.failures >= FIRST_STARTS => {
+                Err(Stop::Failed(format!("the server does not start: {cause}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn on_record(&mut self, record: &Record) -> io::Result<()> {
+        let Some(caller) = self.callers.get_mut(record.target) else { return Ok(()) };
+        caller.tally.add(record);
+        let outcome = record.outcome.name();
+        if record.outcome.is_answer() {
+            self.report.count_answer();
+            if let Some(epoch) = record.epoch
+                && caller.answered.is_none_or(|(before, _)| before < epoch)
+            {
+                caller.answered = Some((epoch, record.at));
+            }
+        }
+        let repeated = caller.last.replace(outcome) == Some(outcome);
+        let told = match record.outcome {
+            Outcome::Answered => false,
+            // These may come many times a second.
+            Outcome::ServerError(_) | Outcome::NotSent(_) => !repeated,
+            Outcome::Unknown(_) | Outcome::DeadlineExceeded { .. } | Outcome::Lost(_) => true,
+        };
+        if !told {
+            return Ok(());
+        }
+        let Record { label, epoch, .. } = record;
+        let tool = &caller.tally.tool;
+        self.report.tell(&Entry::Call { tool, call: label, outcome, epoch: *epoch, cause: record.outcome.cause() })
+    }
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::faults::Fault;
 use super::tally::Tally;
+use super::target::LOST;
 
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
@@ -32,11 +33,38 @@ pub(super) struct Knobs {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Entry<'a> {
-    Start { server: &'a str, rounds: u32, faults: &'a [Fault], knobs: Knobs },
-    Calling { tool: &'a str, annotated: bool, #[serde(skip)] heading: String },
-    Status { status: &'static str, epoch: Option<u64>, pid: Option<u32>, cause: Option<&'a str> },
-    Fault { round: u32, fault: Fault, epoch: u64, pid: u32 },
-    Call { tool: &'a str, call: &'a str, outcome: &'static str, epoch: Option<u64>, cause: Option<&'a str> },
+    Start {
+        server: &'a str,
+        rounds: u32,
+        faults: &'a [Fault],
+        knobs: Knobs,
+    },
+    Calling {
+        tool: &'a str,
+        annotated: bool,
+        #[serde(skip)]
+        heading: String,
+    },
+    Status {
+        status: &'static str,
+        epoch: Option<u64>,
+        pid: Option<u32>,
+        failure: Option<&'static str>,
+        cause: Option<&'a str>,
+    },
+    Fault {
+        round: u32,
+        fault: Fault,
+        epoch: u64,
+        pid: u32,
+    },
+    Call {
+        tool: &'a str,
+        call: &'a str,
+        outcome: &'static str,
+        epoch: Option<u64>,
+        cause: Option<&'a str>,
+    },
     Rebuilt(Rebuild),
     Summary(&'a Summary),
 }
@@ -111,11 +139,11 @@ impl<W: Write> Report<W> {
                 let pid = pid.map_or_else(String::new, |pid| format!("pid {pid}"));
                 self.line(GOOD, "ready", *epoch, pid)
             }
-            Entry::Status { status: "TRANSIENT_FAILURE", epoch, cause, .. } => {
-                self.line(ODD, "down", *epoch, cause.unwrap_or_default())
+            Entry::Status { status: "TRANSIENT_FAILURE", epoch, failure, cause, .. } => {
+                self.line(ODD, "down", *epoch, cause.or(*failure).unwrap_or_default())
             }
-            Entry::Status { status: "PARKED", epoch, cause, .. } => {
-                self.line(BAD, "parked", *epoch, cause.unwrap_or_default())
+            Entry::Status { status: "PARKED", epoch, failure, cause, .. } => {
+                self.line(BAD, "parked", *epoch, cause.or(*failure).unwrap_or_default())
             }
             // What follows from the others.
             Entry::Status { .. } => Ok(()),
@@ -123,7 +151,7 @@ impl<W: Write> Report<W> {
                 self.line(FAULT, fault.as_str(), Some(*epoch), format!("to process group {pid}"))
             }
             Entry::Call { call, outcome, epoch, cause, .. } => {
-                let style = if *outcome == "lost" { BAD } else { ODD };
+                let style = if *outcome == LOST { BAD } else { ODD };
                 self.line(style, &outcome.replace('_', " "), *epoch, format!("{call}: {}", cause.unwrap_or_default()))
             }
             Entry::Rebuilt(rebuild) => {
@@ -174,9 +202,7 @@ impl<W: Write> Report<W> {
         }
         let (style, verdict) = match (summary.ok, &summary.error) {
             (true, _) => (GOOD, "no call was lost, and none ran twice that may not".to_owned()),
-            (false, None) => {
-                (BAD, format!("{} lost, {} doubled", summary.lost, summary.doubled.unwrap_or_default()))
-            }
+            (false, None) => (BAD, format!("{} lost, {} doubled", summary.lost, summary.doubled.unwrap_or_default())),
             (false, Some(error)) => (BAD, error.clone()),
         };
         let verdict = if summary.doubled.is_none() && summary.ok { "no call was lost".to_owned() } else { verdict };
@@ -194,7 +220,7 @@ impl<W: Write> Report<W> {
             row(ODD, "server error", tally.server_error, "  answered so by the server")?;
         }
         row(PLAIN, "outcome unknown", tally.outcome_unknown, "  in flight when the session died")?;
-        row(PLAIN, "deadline exceeded", tally.deadline_exceeded, "  no answer from a server that hung")?;
+        row(PLAIN, "deadline exceeded", tally.deadline_exceeded, "  no answer in time; may have run")?;
         row(PLAIN, "not sent", tally.not_sent, "  no session in time")?;
         row(bad(tally.lost), "lost", tally.lost, "")?;
         let Some(ran) = tally.ran else { return Ok(()) };

@@ -41,6 +41,13 @@ pub(super) struct Ran {
     pub(super) uncertain_ran: u64,
 }
 
+/// A call whose caller was told something that is not so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Wrong {
+    pub(super) call: String,
+    pub(super) why: &'static str,
+}
+
 /// What a caller was told about the run of its call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Claim {
@@ -71,7 +78,7 @@ impl Tally {
         let (count, claim) = match &record.outcome {
             Outcome::Answered => (&mut self.answered, Claim::Ran),
             Outcome::ServerError(_) => (&mut self.server_error, Claim::MayHaveRun),
-            Outcome::OutcomeUnknown(_) => (&mut self.outcome_unknown, Claim::MayHaveRun),
+            Outcome::Unknown(_) => (&mut self.outcome_unknown, Claim::MayHaveRun),
             Outcome::DeadlineExceeded { not_run: false } => (&mut self.deadline_exceeded, Claim::MayHaveRun),
             Outcome::DeadlineExceeded { not_run: true } => (&mut self.deadline_exceeded, Claim::NotRun),
             Outcome::NotSent(_) => (&mut self.not_sent, Claim::NotRun),
@@ -81,17 +88,19 @@ impl Tally {
         self.claims.push((record.label.clone(), claim));
     }
 
-    /// Compares what callers were told with what ran. The calls whose outcome was wrong, in words; they are lost.
-    pub(super) fn audit(&mut self, ledger: &HashMap<&str, u64>) -> Vec<String> {
+    /// Compares what callers were told with what ran. The calls whose outcome was wrong are lost.
+    pub(super) fn audit(&mut self, ledger: &HashMap<&str, u64>) -> Vec<Wrong> {
         let mut ran = Ran::default();
         let mut wrong = Vec::new();
-        for (label, claim) in &self.claims {
-            let runs = ledger.get(&**label).copied().unwrap_or(0);
+        for (call, claim) in &self.claims {
+            let runs = ledger.get(&**call).copied().unwrap_or(0);
             ran.runs += runs;
             ran.repeats += runs.saturating_sub(1);
             match claim {
-                Claim::Ran if runs == 0 => wrong.push(format!("{label}: answered, yet it never ran")),
-                Claim::NotRun if runs > 0 => wrong.push(format!("{label}: said not to have run, yet it ran")),
+                Claim::Ran if runs == 0 => wrong.push(Wrong { call: call.clone(), why: "answered, yet it never ran" }),
+                Claim::NotRun if runs > 0 => {
+                    wrong.push(Wrong { call: call.clone(), why: "said not to have run, yet it ran" });
+                }
                 Claim::MayHaveRun if runs > 0 => ran.uncertain_ran += 1,
                 Claim::Ran | Claim::NotRun | Claim::MayHaveRun | Claim::Nothing => {}
             }
@@ -140,7 +149,7 @@ mod tests {
         let outcomes = [
             Outcome::Answered,
             Outcome::ServerError("no".into()),
-            Outcome::OutcomeUnknown("killed".into()),
+            Outcome::Unknown("killed".into()),
             Outcome::DeadlineExceeded { not_run: true },
             Outcome::DeadlineExceeded { not_run: false },
             Outcome::NotSent("parked".into()),
@@ -155,7 +164,7 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_neither_lost_nor_doubled_whether_it_ran_or_not() {
-        let mut tally = tally(false, &[Outcome::OutcomeUnknown(String::new()), Outcome::DeadlineExceeded { not_run: false }]);
+        let mut tally = tally(false, &[Outcome::Unknown(String::new()), Outcome::DeadlineExceeded { not_run: false }]);
         assert!(tally.audit(&runs(&ledger(&["call-0"]))).is_empty());
         assert_eq!((tally.lost, tally.doubled()), (0, Some(0)));
         assert_eq!(tally.ran, Some(Ran { runs: 1, repeats: 0, uncertain_ran: 1 }));
@@ -173,7 +182,10 @@ mod tests {
     #[test]
     fn what_was_answered_must_have_run() {
         let mut tally = tally(true, &[Outcome::Answered, Outcome::Answered]);
-        assert_eq!(tally.audit(&runs(&ledger(&["call-1"]))), ["call-0: answered, yet it never ran"]);
+        assert_eq!(
+            tally.audit(&runs(&ledger(&["call-1"]))),
+            [Wrong { call: "call-0".into(), why: "answered, yet it never ran" }]
+        );
         assert_eq!(tally.lost, 1);
     }
 

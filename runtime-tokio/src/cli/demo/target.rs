@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mcp_reconnect::core::Status;
 use mcp_reconnect::core::replay::Effect;
+use mcp_reconnect::core::{Epoch, Status};
 use mcp_reconnect::{CallError, CallOptions, Catalogue, Connection, Era, Session};
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ClientRequest, DiscoverRequest, PingRequest, Tool};
 use serde_json::{Map, Value};
@@ -18,6 +18,9 @@ use super::server::{APPEND, ECHO};
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long after its deadline a call without any outcome counts as lost.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// The name of [`Outcome::Lost`] in JSON lines.
+pub(super) const LOST: &str = "lost";
 
 /// What one caller asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +63,9 @@ impl Target {
                 Err(format!("the server offers no tool `{name}`, only: {}", names.join(", ")))
             }
             Some(name) => Ok(Self::bare(&catalogue, name)),
-            None => Ok(choose(tools()).map_or_else(|| Self::ping(session.era()), |tool| Self::bare(&catalogue, &tool.name))),
+            None => {
+                Ok(choose(tools()).map_or_else(|| Self::ping(session.era()), |tool| Self::bare(&catalogue, &tool.name)))
+            }
         }
     }
 
@@ -85,7 +90,7 @@ impl Target {
         }
     }
 
-    async fn call(&self, connection: &Connection, options: &CallOptions, label: &str) -> Outcome {
+    async fn call(&self, connection: &Connection, options: &CallOptions, label: &str) -> (Outcome, Option<Epoch>) {
         let result = match self.what {
             What::Ping => {
                 let request = match &*self.name {
@@ -102,13 +107,31 @@ impl Target {
                 connection.call_tool_with(params, options).await.map(Some)
             }
         };
+        let answered_by = || match connection.snapshot().status {
+            Status::Ready(epoch) => Some(epoch),
+            Status::Idle | Status::Connecting | Status::TransientFailure | Status::Parked(_) | Status::Shutdown => None,
+        };
         match result {
             Ok(answer) if self.what == What::Text && text(answer.as_ref()) != Some(label) => {
-                Outcome::Lost(format!("wrong answer: {:?}", text(answer.as_ref()).unwrap_or_default()))
+                let wrong = format!("wrong answer: {:?}", text(answer.as_ref()).unwrap_or_default());
+                (Outcome::Lost(wrong), answered_by())
             }
-            Ok(_) => Outcome::Answered,
-            Err(error) => Outcome::of(&error, self.what == What::Text),
+            Ok(_) => (Outcome::Answered, answered_by()),
+            Err(error) => (Outcome::of(&error, self.what == What::Text), epoch(&error)),
         }
+    }
+}
+
+/// The session that an error comes from.
+const fn epoch(error: &CallError) -> Option<Epoch> {
+    match error {
+        CallError::Server { epoch, .. }
+        | CallError::NotOffered { epoch, .. }
+        | CallError::NotSent { epoch, .. }
+        | CallError::OutcomeUnknown { epoch, .. }
+        | CallError::DeadlineExceeded { epoch, .. }
+        | CallError::UnexpectedAnswer { epoch, .. } => Some(*epoch),
+        _ => None,
     }
 }
 
@@ -149,7 +172,7 @@ pub(super) enum Outcome {
     /// The server answered, with an error of its own.
     ServerError(String),
     /// It was in flight when the session died: it may have run.
-    OutcomeUnknown(String),
+    Unknown(String),
     /// No answer by the deadline; whether it is certain that it did not run.
     DeadlineExceeded {
         not_run: bool,
@@ -165,7 +188,7 @@ impl Outcome {
     fn of(error: &CallError, must_answer: bool) -> Self {
         let text = error.to_string();
         match error {
-            CallError::OutcomeUnknown { cause, .. } => Self::OutcomeUnknown(cause.to_string()),
+            CallError::OutcomeUnknown { cause, .. } => Self::Unknown(cause.to_string()),
             CallError::DeadlineExceeded { .. } => Self::DeadlineExceeded { not_run: error.not_run() },
             CallError::Refused { .. } | CallError::NotSent { .. } => Self::NotSent(text),
             CallError::Server { .. } | CallError::UnexpectedAnswer { .. } if !must_answer => Self::ServerError(text),
@@ -185,10 +208,10 @@ impl Outcome {
         match self {
             Self::Answered => "answered",
             Self::ServerError(_) => "server_error",
-            Self::OutcomeUnknown(_) => "outcome_unknown",
+            Self::Unknown(_) => "outcome_unknown",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::NotSent(_) => "not_sent",
-            Self::Lost(_) => "lost",
+            Self::Lost(_) => LOST,
         }
     }
 
@@ -196,9 +219,7 @@ impl Outcome {
     pub(super) fn cause(&self) -> Option<&str> {
         match self {
             Self::Answered => None,
-            Self::ServerError(cause) | Self::OutcomeUnknown(cause) | Self::NotSent(cause) | Self::Lost(cause) => {
-                Some(cause)
-            }
+            Self::ServerError(cause) | Self::Unknown(cause) | Self::NotSent(cause) | Self::Lost(cause) => Some(cause),
             Self::DeadlineExceeded { not_run: true } => Some("it did not reach the server"),
             Self::DeadlineExceeded { not_run: false } => Some("it may have run"),
         }
@@ -213,7 +234,7 @@ pub(super) struct Record {
     /// The call's own text.
     pub(super) label: String,
     pub(super) outcome: Outcome,
-    /// The epoch that was Ready when it was over.
+    /// Which session answered it, or failed.
     pub(super) epoch: Option<u64>,
     pub(super) at: Instant,
 }
@@ -221,7 +242,8 @@ pub(super) struct Record {
 /// Calls one target, one call after the other, until told to stop or nobody reads the records any more.
 pub(super) async fn call_steadily(
     connection: Connection,
-    (place, target): (usize, Target),
+    place: usize,
+    target: Target,
     options: CallOptions,
     records: mpsc::UnboundedSender<Record>,
     stop: CancellationToken,
@@ -229,11 +251,9 @@ pub(super) async fn call_steadily(
     for number in 1_u64.. {
         let label = format!("{}-{number}", target.name);
         let outcome = timeout(options.timeout + GRACE, target.call(&connection, &options, &label)).await;
-        let outcome = outcome.unwrap_or_else(|_| Outcome::Lost("no outcome, long after its deadline".into()));
-        let epoch = match connection.snapshot().status {
-            Status::Ready(epoch) => Some(epoch.get()),
-            Status::Idle | Status::Connecting | Status::TransientFailure | Status::Parked(_) | Status::Shutdown => None,
-        };
+        let (outcome, epoch) =
+            outcome.unwrap_or_else(|_| (Outcome::Lost("no outcome, long after its deadline".into()), None));
+        let epoch = epoch.map(Epoch::get);
         let record = Record { target: place, label, outcome, epoch, at: Instant::now() };
         if records.send(record).is_err() || stop.run_until_cancelled(sleep(PAUSE)).await.is_none() {
             return;
@@ -244,7 +264,7 @@ pub(super) async fn call_steadily(
 #[cfg(test)]
 mod tests {
     use mcp_reconnect::core::replay::Sent;
-    use mcp_reconnect::core::{Epoch, FailureClass, ParkReason, Refusal};
+    use mcp_reconnect::core::{FailureClass, ParkReason, Refusal};
     use rmcp::model::ErrorData;
     use serde_json::json;
 

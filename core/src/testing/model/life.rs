@@ -1,0 +1,146 @@
+//! Liveness, rest and the breaker: R18 to R21, R24.
+
+use crate::failure::FailureClass;
+use crate::output::CloseCause;
+use crate::time::Timestamp;
+
+use super::{Asked, Expected, Model, Pace, Plan, Step, Sure, Window};
+
+impl Model {
+    pub(super) fn used(&mut self) {
+        if let (Some(life), Some(idle)) = (&mut self.life, self.config.idle_timeout()) {
+            life.rest_at = Some(self.now + idle);
+        }
+    }
+
+    pub(super) fn answer(&mut self, want: &mut Expected) {
+        self.strikes = 0;
+        if self.open_until.take().is_some() {
+            want.breaker = Some(None);
+        }
+    }
+
+    pub(super) fn traffic(
+        &mut self,
+        inbound: Timestamp,
+        answered: bool,
+        oldest: Option<Timestamp>,
+        want: &mut Expected,
+    ) {
+        let Some(life) = &mut self.life else { return };
+        life.heard = life.heard.max(inbound.min(self.now));
+        life.open = oldest;
+        let next = life.heard + self.config.keepalive();
+        if let Some(asked) = life.asked {
+            if life.heard >= asked.since {
+                self.pings.answered |= self.pings.periodic();
+                life.asked = None;
+                life.ask = self.pings.periodic().then_some((next, next));
+            }
+        } else if let Some(resumed) = life.resumed {
+            if life.heard >= resumed {
+                life.resumed = None;
+                life.ask = self.pings.periodic().then_some((next, next));
+            }
+        } else if let Some((from, to)) = life.ask {
+            life.ask = Some((from.max(next), to.max(next)));
+        }
+        if answered {
+            self.used();
+            self.answer(want);
+        }
+    }
+
+    pub(super) fn no_reply(&mut self, sent: Timestamp, want: &mut Expected) {
+        let Some(life) = &mut self.life else { return };
+        if life.heard < sent {
+            match &mut life.asked {
+                Some(asked) => asked.prompted = true,
+                None => {
+                    want.ping = Some(Sure::Must);
+                    life.asked = Some(Asked {
+                        since: self.now,
+                        deadline: self.now + self.config.ping_timeout(),
+                        pings: 1,
+                        prompted: true,
+                    });
+                    life.ask = None;
+                    life.resumed = None;
+                }
+            }
+        }
+        if self.open_until.is_none() {
+            self.strikes += 1;
+            if self.strikes == self.config.breaker_strikes() {
+                self.strikes = 0;
+                self.open_until = Some(self.now + self.config.breaker_open());
+                want.breaker = Some(self.open_until);
+            }
+        }
+    }
+
+    pub(super) fn session_due(&mut self, step: &Step, want: &mut Expected) {
+        let Some(life) = &mut self.life else { return };
+        let now = self.now;
+        if let Some(asked) = &mut life.asked {
+            if asked.deadline <= now {
+                if life.open.is_some_and(|sent| sent <= asked.since) {
+                    asked.deadline = now + self.config.ping_timeout();
+                } else if asked.pings < self.config.ping_misses() {
+                    want.ping = Some(Sure::Must);
+                    asked.pings += 1;
+                    asked.deadline = now + self.config.ping_timeout();
+                } else {
+                    let prompted = asked.prompted;
+                    self.verdict(prompted);
+                    self.failed(FailureClass::Unresponsive.into(), step, want);
+                    return self.close(CloseCause::Failed(FailureClass::Unresponsive), want);
+                }
+            }
+        } else if let Some((from, to)) = life.ask
+            && from <= now
+        {
+            if life.open.is_some() && life.resumed.is_none() {
+                life.ask = Some((now + self.config.keepalive(), now + self.config.keepalive()));
+            } else {
+                want.ping = Some(if to <= now { Sure::Must } else { Sure::May });
+                if step.ping() {
+                    let deadline = now + self.config.ping_timeout();
+                    life.asked = Some(Asked { since: now, deadline, pings: 1, prompted: false });
+                    life.ask = None;
+                    life.resumed = None;
+                }
+            }
+        }
+        let later = now + self.config.keepalive();
+        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+        match (due(life.rest_at), due(life.renew_at)) {
+            (false, false) => {}
+            (rest, renew) if life.open.is_some() => {
+                life.rest_at = if rest { Some(later) } else { life.rest_at };
+                life.renew_at = if renew { Some(later) } else { life.renew_at };
+            }
+            (true, _) => {
+                self.leave_up();
+                self.plan = Plan::Rest;
+                self.next = None;
+                self.close(CloseCause::Idle, want);
+            }
+            (false, true) => {
+                self.leave_up();
+                self.plan = Plan::Dial;
+                self.set_next(Window::at(self.soonest(), Pace::AtOnce), want);
+                self.close(CloseCause::Lifetime, want);
+            }
+        }
+    }
+
+    pub(super) fn verdict(&mut self, prompted: bool) {
+        let pings = &mut self.pings;
+        if pings.answered || !pings.periodic() {
+            return;
+        }
+        pings.verdicts = if prompted { 0 } else { pings.verdicts + 1 };
+        pings.mute = pings.verdicts == 2;
+    }
+}

@@ -1,0 +1,209 @@
+//! What is kept, copied and written down: memory, snapshots, serde, sizes.
+
+use std::time::Duration;
+
+use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+use mcp_reconnect_core::{
+    Config, ConfigError, ConnectionMachine, FailureClass, Input, Memory, Output, ParkReason, PingSupport, Snapshot,
+    State, Status, Timestamp, WakeCause,
+};
+use proptest::prelude::*;
+
+use crate::sim::{HEALTHY, HOUR, REFUSES, Server, Sim, at, knobs, secs};
+
+#[test]
+fn the_machine_is_small() {
+    assert!(size_of::<ConnectionMachine>() <= 512, "{} bytes", size_of::<ConnectionMachine>());
+}
+
+/// The jitter of one seed, written down: the same on every target.
+#[test]
+fn r04_the_dial_times_of_a_seed_are_these() {
+    let mut sim = Sim::new(Config::default(), 42, |_, _| REFUSES);
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(secs(300));
+    let nanos: Vec<u64> = sim.dials.iter().map(|dial| dial.as_nanos()).collect();
+    assert_eq!(nanos, DIALS_OF_42);
+}
+
+const DIALS_OF_42: [u64; 9] = [
+    0,
+    880_782_440,
+    2_050_692_833,
+    4_617_895_093,
+    10_004_657_959,
+    18_318_899_307,
+    48_220_548_532,
+    117_838_131_053,
+    246_006_475_987,
+];
+
+fn parked(class: FailureClass) -> Sim {
+    let mut sim = Sim::new(Config::default(), 5, move |_, _| Server::Refuses(secs(0), class.into()));
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(secs(120));
+    assert!(matches!(sim.status(), Status::Parked(_)));
+    sim
+}
+
+#[test]
+fn restore_goes_on_where_a_parked_machine_stopped() {
+    let sim = parked(FailureClass::Transport);
+    let memory = sim.snapshot().memory(sim.now);
+    let left = memory.next_dial_in.expect("an exhausted server is probed");
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(1_000.0), memory);
+    assert_eq!(machine.snapshot().status, Status::Parked(ParkReason::Exhausted));
+    assert_eq!(machine.next_timeout(), Some(at(1_000.0) + left), "no earlier dial for having been restarted");
+    let early = machine.handle(at(1_000.0), Input::Tick);
+    assert_eq!(early.iter().count(), 0);
+    let due = machine.handle(at(1_000.0) + left, Input::Tick);
+    assert!(due.iter().any(|output| matches!(output, Output::Dial { .. })));
+    assert_eq!(machine.snapshot().probe_doublings, memory.probe_doublings + 1);
+}
+
+#[test]
+fn restore_keeps_the_reason_and_needs_the_same_wake() {
+    for (class, reason) in
+        [(FailureClass::NeedsAuth, ParkReason::NeedsAuth), (FailureClass::Permanent, ParkReason::Permanent)]
+    {
+        let sim = parked(class);
+        let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), sim.snapshot().memory(sim.now));
+        assert_eq!(machine.snapshot().status, Status::Parked(reason));
+        let wake = machine.handle(at(1.0), Input::Wake(WakeCause::Credentials));
+        assert!(wake.iter().any(|output| matches!(output, Output::Dial { .. })));
+    }
+    let mut sim = Sim::new(Config::default(), 5, |_, _| HEALTHY);
+    sim.give(Input::Park);
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), sim.snapshot().memory(sim.now));
+    let wake = machine.handle(at(1.0), Input::Wake(WakeCause::Credentials));
+    assert_eq!(wake.iter().count(), 0, "credentials do not lift a park that was asked for");
+}
+
+#[test]
+fn restore_of_a_running_connection_is_an_idle_one_that_knows_the_server() {
+    let mut sim = Sim::new(Config::default(), 5, |dial, _| if dial == 1 { Server::Silent } else { HEALTHY });
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(HOUR);
+    assert!(matches!(sim.status(), Status::Ready(_)));
+    let machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), sim.snapshot().memory(sim.now));
+    let restored = machine.snapshot();
+    assert_eq!((restored.status, restored.state), (Status::Idle, State::Idle));
+    assert_eq!(restored.start_timeout, secs(60), "the start deadline that worked");
+    assert_eq!(restored.pings, PingSupport::Answers);
+}
+
+#[test]
+fn restore_cuts_what_is_out_of_range() {
+    let memory = Memory {
+        status: Status::Parked(ParkReason::Exhausted),
+        next_dial_in: Some(Duration::MAX),
+        start_timeout: Duration::ZERO,
+        pings: PingSupport::Unknown,
+        probe_doublings: 255,
+    };
+    let config = Config::default();
+    let machine = ConnectionMachine::restore(config, 6, Timestamp::MAX, memory);
+    assert_eq!(machine.snapshot().start_timeout, config.connect_timeout());
+    let longest = config.park_probe_max().max(config.retry_after_max());
+    assert!(machine.next_timeout().is_some_and(|at| at <= Timestamp::MAX + longest + longest / 5));
+    let long = Memory { start_timeout: Duration::MAX, ..memory };
+    let machine = ConnectionMachine::restore(config, 6, at(0.0), long);
+    assert_eq!(machine.snapshot().start_timeout, config.connect_timeout_max());
+}
+
+#[test]
+fn restore_in_an_outage_dials_when_it_would_have() {
+    let mut sim = Sim::new(Config::default(), 5, |_, _| REFUSES);
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(secs(20));
+    let memory = sim.snapshot().memory(sim.now);
+    assert_eq!(memory.status, Status::TransientFailure);
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(7.0), memory);
+    let due = at(7.0) + memory.next_dial_in.expect("a dial is due");
+    assert_eq!(machine.next_timeout(), Some(due));
+    assert!(machine.handle(due, Input::Tick).iter().any(|output| matches!(output, Output::Dial { .. })));
+}
+
+#[test]
+fn bad_knobs_are_refused_by_name() {
+    let error = |of: fn(mcp_reconnect_core::ConfigBuilder) -> mcp_reconnect_core::ConfigBuilder| {
+        of(Config::builder()).build().expect_err("a bad value").to_string()
+    };
+    assert_eq!(error(|knobs| knobs.backoff(Duration::ZERO)), "`backoff` is zero");
+    assert_eq!(error(|knobs| knobs.ping_misses(0)), "`ping_misses` is zero");
+    assert_eq!(error(|knobs| knobs.breaker_strikes(0)), "`breaker_strikes` is zero");
+    assert_eq!(error(|knobs| knobs.idle_timeout(Some(Duration::ZERO))), "`idle_timeout` is zero");
+    let month = secs(30 * 24 * 3_600);
+    assert_eq!(knobs(|knobs| knobs.keepalive(secs(30 * 24 * 3_600))).keepalive(), month);
+    let longer = error(|knobs| knobs.keepalive(secs(30 * 24 * 3_600) + Duration::from_nanos(1)));
+    assert!(longer.starts_with("`keepalive` is "), "{longer}");
+    assert!(error(|knobs| knobs.max_lifetime(Some(Duration::MAX))).starts_with("`max_lifetime` is "));
+    for (message, knob, least) in [
+        (error(|knobs| knobs.connect_timeout(secs(301))), "connect_timeout_max", "connect_timeout"),
+        (error(|knobs| knobs.backoff_max(Duration::from_millis(999))), "backoff_max", "backoff"),
+        (error(|knobs| knobs.park_probe_max(secs(59))), "park_probe_max", "park_probe"),
+        (error(|knobs| knobs.demand_interval(Duration::from_millis(499))), "demand_interval", "min_dial_interval"),
+        (error(|knobs| knobs.min_dial_interval(Duration::from_millis(501))), "backoff / 2", "min_dial_interval"),
+    ] {
+        assert!(message.contains(&format!("`{knob}`")) && message.contains(&format!("`{least}`")), "{message}");
+    }
+    assert!(knobs(|knobs| knobs.redial_spread(Duration::ZERO)).redial_spread().is_zero());
+    assert!(matches!(Config::builder().backoff(Duration::ZERO).build(), Err(ConfigError::Zero { knob: "backoff" })));
+}
+
+#[cfg(feature = "serde")]
+mod serde_round_trips {
+    use super::*;
+
+    fn same<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T) {
+        let text = serde_json::to_string(value).expect("plain data serializes");
+        let back: T = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+        assert_eq!(&back, value, "{text}");
+    }
+
+    #[test]
+    fn what_walks_come_through_survives_json() {
+        let words = prop::collection::vec(any::<u64>(), 3..60);
+        let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
+        let run = proptest::test_runner::TestRunner::new(config).run(&words, |words| {
+            let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+            let mut walk = Walk::new(&bytes);
+            same(&walk.config());
+            let mut checker = Checker::new(walk.config(), walk.seed(), walk.start(), Rules::only(1));
+            while let Some((now, input)) = walk.step(checker.machine()) {
+                if now >= Timestamp::MAX {
+                    break; // deadlines after the end of time are cut to it
+                }
+                same(&input);
+                for output in checker.step(now, input) {
+                    same(&output);
+                }
+                let snapshot: Snapshot = checker.machine().snapshot();
+                same(&snapshot);
+                same(&snapshot.state);
+                same(&snapshot.memory(now));
+            }
+            Ok(())
+        });
+        if let Err(error) = run {
+            panic!("{error}");
+        }
+    }
+
+    #[test]
+    fn knobs_left_out_have_their_defaults_and_bad_ones_are_refused_by_name() {
+        let read = |text: &str| serde_json::from_str::<Config>(text).map_err(|error| error.to_string());
+        assert_eq!(read("{}"), Ok(Config::default()));
+        assert_eq!(read(r#"{"keepalive":1000000000}"#).map(|config| config.keepalive()), Ok(secs(1)));
+        for (text, knob) in [
+            (r#"{"backoff":0}"#, "`backoff` is zero"),
+            (r#"{"ping_misses":0}"#, "`ping_misses` is zero"),
+            (r#"{"park_after":9999999999999999999}"#, "`park_after` is"),
+            (r#"{"backoff_max":1}"#, "`backoff_max` is"),
+            (r#"{"bakcoff":1}"#, "bakcoff"),
+        ] {
+            let error = read(text).expect_err("a bad value");
+            assert!(error.contains(knob), "{error}");
+        }
+    }
+}

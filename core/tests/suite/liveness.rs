@@ -1,0 +1,119 @@
+//! Servers that are busy, silent, or know no pings.
+
+use mcp_reconnect_core::{Config, FailureClass, Input, PingSupport, State, Status};
+
+use crate::sim::{HEALTHY, HOUR, Life, Server, Sim, knobs, secs};
+
+#[test]
+fn k12_a_busy_server_is_not_given_up_while_a_call_is_open() {
+    let config = knobs(|knobs| knobs.keepalive(secs(180)).ping_timeout(secs(30)));
+    let mut sim = Sim::new(config, 1, |_, _| HEALTHY);
+    sim.connect(secs(10));
+    sim.run_for(secs(100));
+    sim.call = Some(sim.now); // single-threaded: no pong before the call is over
+    sim.run_for(secs(240));
+    sim.call = None;
+    sim.sample(true);
+    sim.run_for(HOUR);
+    assert_eq!(sim.dials.len(), 1);
+    assert!(matches!(sim.status(), Status::Ready(_)));
+}
+
+/// The ping was under way when the call began: the call is not older than the ping, and the server was deaf before it.
+#[test]
+fn k12_a_call_that_is_younger_than_the_ping_puts_nothing_off() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
+    sim.connect(secs(10));
+    sim.run_for(secs(73)); // asked after 60 to 72 s, and given up 40 s later
+    assert_eq!(sim.pings, 1);
+    sim.call = Some(sim.now);
+    sim.run_for(secs(40));
+    assert_eq!(sim.dials.len(), 2, "{:?}", sim.status());
+}
+
+#[test]
+fn k12_a_server_without_pings_is_asked_once_and_never_restarted() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::NoPings));
+    sim.connect(secs(10));
+    sim.run_for(HOUR);
+    assert_eq!((sim.dials.len(), sim.pings), (1, 1));
+    assert_eq!(sim.snapshot().pings, PingSupport::Refuses);
+    // What is known of the server outlives the session.
+    sim.give(Input::Gone { epoch: sim.live(), failure: FailureClass::Transport.into() });
+    sim.run_for(HOUR);
+    assert_eq!((sim.dials.len(), sim.pings), (2, 1));
+}
+
+/// A server that answers calls but no ping, ever: two verdicts, then it is left in peace.
+#[test]
+fn k12_a_server_that_never_answers_a_ping_is_not_restarted_for_ever() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
+    sim.connect(secs(10));
+    sim.run_for(12 * HOUR);
+    assert_eq!(sim.dials.len(), 3, "two verdicts");
+    assert_eq!(sim.snapshot().pings, PingSupport::Mute);
+    assert!(matches!(sim.status(), Status::Ready(_)));
+    // A call without a reply asks all the same, and here that is the end of the session.
+    sim.no_reply(sim.now);
+    sim.run_for(secs(41));
+    assert_eq!(sim.dials.len(), 4);
+}
+
+/// Two verdicts with a call without a reply between them say nothing about pings: the server was stuck.
+#[test]
+fn k12_a_verdict_with_a_lost_call_behind_it_breaks_the_row() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
+    sim.connect(secs(10));
+    let verdicts = |sim: &Sim| sim.snapshot().stats.failures;
+    let known = |sim: &mut Sim, prompted: bool| {
+        let before = verdicts(sim);
+        sim.run_for(secs(30)); // proven, and not yet asked
+        if prompted {
+            sim.no_reply(sim.now);
+        }
+        for _ in 0..120 {
+            if verdicts(sim) > before {
+                break;
+            }
+            sim.run_for(secs(1));
+        }
+        sim.run_for(secs(1));
+        sim.snapshot().pings
+    };
+    assert_eq!(known(&mut sim, false), PingSupport::Silent);
+    assert_eq!(known(&mut sim, true), PingSupport::Unknown);
+    assert_eq!(known(&mut sim, false), PingSupport::Silent);
+    assert_eq!(known(&mut sim, false), PingSupport::Mute);
+}
+
+/// A stuck server is recycled after one lost call, so that the next call is not held hostage.
+#[test]
+fn k24_a_stuck_server_is_asked_when_a_call_ends_unanswered() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+    sim.connect(secs(10));
+    sim.run_for(secs(120));
+    let sent = sim.now;
+    sim.set_life(Life::Deaf);
+    sim.run_for(secs(5));
+    let before = sim.pings;
+    sim.no_reply(sent);
+    assert_eq!(sim.pings, before + 1, "asked in the same step");
+    sim.run_for(secs(41));
+    assert_eq!(sim.dials.len(), 2);
+}
+
+/// A slow tool on a server that answers pings: the call is lost, the session is not.
+#[test]
+fn k05_a_slow_call_does_not_cost_the_session() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+    sim.connect(secs(10));
+    sim.run_for(secs(120));
+    for _ in 0..4 {
+        let sent = sim.now;
+        sim.run_for(secs(30));
+        sim.no_reply(sent);
+    }
+    sim.run_for(HOUR);
+    assert_eq!(sim.dials.len(), 1);
+    assert!(matches!(sim.snapshot().state, State::Ready { .. }));
+}

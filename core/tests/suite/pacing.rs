@@ -1,0 +1,257 @@
+//! How often, how soon and how far apart a machine dials, over hours and over many machines.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mcp_reconnect_core::{Config, Failure, FailureClass, Input, ParkReason, Status, Timestamp};
+
+use crate::sim::{HEALTHY, HOUR, Life, REFUSES, Server, Sim, at, knobs, secs};
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn a_dead_server_costs_few_dials_a_day() {
+    let config = Config::default();
+    assert!(config.max_dials_unasked(24 * HOUR) <= 106);
+    for seed in 0..200 {
+        let mut sim = Sim::new(config, seed, |_, _| REFUSES);
+        sim.give(Input::Connect { until: sim.now });
+        for window in [secs(60), HOUR, 24 * HOUR] {
+            sim.run_until(Timestamp::ZERO + window);
+            let bound = config.max_dials_unasked(window);
+            assert!(sim.dials.len() as u64 <= bound, "seed {seed}: {} dials in {window:?}", sim.dials.len());
+        }
+        assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 1, "one event for the park");
+    }
+}
+
+#[test]
+fn the_bound_of_unasked_dials_holds_for_other_knobs() {
+    let configs = [
+        knobs(|knobs| knobs.backoff(millis(100)).min_dial_interval(millis(50))),
+        knobs(|knobs| knobs.park_after(secs(600))),
+        knobs(|knobs| knobs.park_probe(secs(1)).park_probe_max(secs(10))),
+        knobs(|knobs| knobs.backoff(secs(10)).backoff_max(secs(10)).park_after(secs(1))),
+    ];
+    for config in configs {
+        for window in [secs(1), secs(30), secs(90), HOUR, 24 * HOUR] {
+            for seed in 0..20 {
+                let mut sim = Sim::new(config, seed, |_, _| REFUSES);
+                sim.give(Input::Connect { until: sim.now });
+                sim.run_until(Timestamp::ZERO + window);
+                let bound = config.max_dials_unasked(window);
+                assert!(sim.dials.len() as u64 <= bound, "{} > {bound} in {window:?}: {config:?}", sim.dials.len());
+            }
+        }
+    }
+}
+
+/// A server that completes each handshake and ends is no better than a dead one.
+#[test]
+fn k10_accept_then_close_parks_like_a_dead_server() {
+    for seed in 0..50 {
+        let config = Config::default();
+        let mut sim =
+            Sim::new(config, seed, |_, _| Server::Up(millis(10), Life::Ends(millis(100), FailureClass::Transport)));
+        sim.give(Input::Connect { until: sim.now });
+        sim.run_for(secs(600));
+        // One more than for a dead server: the first loss is redialled at once.
+        let bound = config.max_dials_unasked(secs(600)) + 1;
+        assert!(sim.dials.len() as u64 <= bound, "{} dials", sim.dials.len());
+        assert_eq!(sim.status(), Status::Parked(ParkReason::Flapping));
+    }
+}
+
+#[test]
+fn k10_after_a_proven_session_the_ladder_begins_anew() {
+    let ups = [100, 100, 100, 100, 100, 20_000, 100];
+    let mut sim = Sim::new(Config::default(), 3, move |dial, _| {
+        let up = usize::try_from(dial).ok().and_then(|dial| ups.get(dial - 1)).copied();
+        up.map_or(HEALTHY, |up| Server::Up(millis(10), Life::Ends(millis(up), FailureClass::Transport)))
+    });
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(secs(120));
+    let gaps = sim.gaps();
+    assert_eq!(gaps.len(), 7, "{gaps:?}");
+    assert!(gaps[4] > 4.0, "the fifth loss in a row waits: {gaps:?}");
+    assert!(gaps[5] < 20.1, "the loss of the proven session is redialled at once: {gaps:?}");
+    assert!(gaps[6] < 1.2, "and the next failure is on the first step: {gaps:?}");
+    assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0);
+}
+
+#[test]
+fn k08_a_thousand_probes_of_a_dead_server_make_no_event_and_a_call_revives_it() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| REFUSES);
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(secs(120));
+    let events = sim.statuses.len();
+    sim.run_for(11 * 24 * HOUR);
+    assert!(sim.snapshot().stats.probes >= 1_000, "{:?}", sim.snapshot().stats);
+    assert_eq!(sim.statuses.len(), events, "probes make no event");
+    sim.set_script(|_, _| HEALTHY);
+    sim.run_for(secs(6)); // the last dial was perhaps just now
+    sim.connect(secs(15));
+    sim.run_for(secs(6));
+    assert!(matches!(sim.status(), Status::Ready(_)));
+}
+
+/// The first connect uses the same policy as a reconnect.
+#[test]
+fn k08_one_502_on_the_first_connect_is_retried_after_the_first_step() {
+    let mut sim = Sim::new(Config::default(), 1, |dial, _| if dial == 1 { REFUSES } else { HEALTHY });
+    sim.give(Input::Connect { until: sim.now });
+    sim.run_for(secs(2));
+    assert_eq!(sim.dials.len(), 2);
+    assert!(matches!(sim.status(), Status::Ready(_)));
+}
+
+fn starts(config: Config, takes: &'static [u64]) -> Sim {
+    let mut sim = Sim::new(config, 1, |dial, _| {
+        let takes = takes[usize::try_from(dial - 1).unwrap_or(0).min(takes.len() - 1)];
+        Server::Up(secs(takes), Life::Healthy)
+    });
+    sim.give(Input::Connect { until: sim.now });
+    for _ in 0..40 {
+        if let Status::Ready(_) = sim.status() {
+            break;
+        }
+        sim.run_for(secs(60));
+    }
+    sim
+}
+
+#[test]
+fn k07_start_timeouts_converge() {
+    let slow = starts(knobs(|knobs| knobs.connect_timeout(secs(60))), &[70, 65, 20]);
+    assert!(matches!(slow.status(), Status::Ready(_)) && slow.dials.len() <= 3, "{:?}", slow.dials);
+    let first = starts(knobs(|knobs| knobs.connect_timeout(secs(20))), &[27]);
+    assert!(matches!(first.status(), Status::Ready(_)) && first.dials.len() <= 3, "{:?}", first.dials);
+    assert_eq!(first.snapshot().start_timeout, secs(40), "what worked is kept");
+}
+
+#[test]
+fn k21_hints_are_floors_capped_and_kept() {
+    let hints = [60, 5, 99_999];
+    let mut sim = Sim::new(Config::default(), 1, move |dial, _| {
+        let hint = usize::try_from(dial).ok().and_then(|dial| hints.get(dial - 1)).map(|hint| secs(*hint));
+        match (hint, dial) {
+            (Some(_), _) => {
+                Server::Refuses(millis(10), Failure { class: FailureClass::RateLimited, retry_after: hint })
+            }
+            (None, 4) => Server::Up(millis(10), Life::Ends(secs(20), FailureClass::Transport)),
+            (None, _) => HEALTHY,
+        }
+    });
+    sim.give(Input::Connect { until: at(1e6) });
+    sim.run_for(2 * HOUR);
+    let gaps = sim.gaps();
+    assert_eq!(gaps.len(), 4, "{gaps:?}");
+    assert!(gaps[0] >= 60.0 && gaps[1] >= 60.0, "a shorter hint does not shorten: {gaps:?}");
+    assert!((900.0..=901.0).contains(&gaps[2]), "capped: {gaps:?}");
+    assert!(gaps[3] < 21.0, "a session clears the hint: {gaps:?}");
+    assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0, "a rate limit never parks");
+}
+
+/// Two hundred callers, each every 10 ms, on a server that flaps, and on one that is dead.
+#[test]
+fn k09_dials_are_bounded_whatever_callers_do() {
+    let servers = [REFUSES, Server::Up(millis(10), Life::Ends(millis(200), FailureClass::Transport))];
+    for server in servers {
+        let config = Config::default();
+        let mut sim = Sim::new(config, 1, move |_, _| server);
+        for _ in 0..2 * 60 * 100 {
+            for _ in 0..10 {
+                let _answered = sim.connect(secs(15));
+            }
+            sim.run_for(millis(10));
+        }
+        // Before the park each wait is at least half a step, afterwards at least `demand_interval` after a dial.
+        let ladder = 2 + 60 * 2 / config.demand_interval().as_secs() + 4;
+        let parked = 60 / config.demand_interval().as_secs() + 1;
+        let dials = sim.dials.len() as u64;
+        assert!(dials <= ladder + parked, "{dials} dials in two minutes, not at most {}", ladder + parked);
+        assert!(dials >= 20, "callers do bring dials forward: {dials}");
+    }
+}
+
+/// A session that fails a second after it is Ready, seen in four ways: the dials come at the same times.
+#[test]
+fn k09_every_route_into_a_reconnect_has_the_same_pace() {
+    let up = secs(1);
+    let by = |life: Life| {
+        let config = knobs(|knobs| knobs.keepalive(millis(500)).ping_timeout(millis(250)).ping_misses(2));
+        let up = move |dial, _| Server::Up(millis(10), if dial == 1 { Life::Healthy } else { life });
+        let mut sim = Sim::new(config, 9, up);
+        sim.close_takes = Duration::ZERO; // the end of the stream needs no close
+        sim.give(Input::Connect { until: sim.now });
+        sim.run_until(at(20.0)); // a session that answers pings, so that silence counts later
+        sim.give(Input::Gone { epoch: sim.live(), failure: FailureClass::Transport.into() });
+        sim.run_until(at(80.0));
+        sim
+    };
+    let eof = by(Life::Ends(up, FailureClass::Transport));
+    let call = by(Life::Breaks(up, FailureClass::Transport));
+    let session = by(Life::Breaks(up, FailureClass::SessionGone));
+    let deaf = by(Life::Deaf);
+    assert!(eof.dials.len() >= 6, "{:?}", eof.dials);
+    assert_eq!(call.dials, eof.dials, "a call's error and the end of the stream");
+    assert_eq!(session.dials, eof.dials, "a disowned session");
+    // The time of the first question is drawn: the verdict comes up to a tenth of a second later.
+    for (deaf, eof) in deaf.gaps().into_iter().zip(eof.gaps()) {
+        assert!((eof..eof + 0.11).contains(&deaf), "{deaf} s, {eof} s");
+    }
+    assert_eq!(deaf.dials.len(), eof.dials.len());
+}
+
+#[test]
+fn k13_eight_machines_that_slept_do_not_dial_together_and_none_parks() {
+    let config = knobs(|knobs| knobs.redial_spread(millis(250)));
+    let mut dials = Vec::new();
+    for seed in 0..8 {
+        let mut sim = Sim::new(config, seed, |_, _| HEALTHY);
+        sim.connect(secs(10));
+        sim.run_for(secs(60));
+        sim.sleep(2 * HOUR);
+        let woke = sim.now;
+        // The sessions died, and the network comes back five seconds later.
+        sim.set_script(move |_, now| if now < woke + secs(5) { REFUSES } else { HEALTHY });
+        sim.set_life(Life::Deaf);
+        sim.give(Input::Lost { epoch: sim.live(), failure: FailureClass::Transport.into() });
+        sim.run_for(secs(60));
+        assert!(matches!(sim.status(), Status::Ready(_)), "seed {seed}: {:?}", sim.status());
+        assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0);
+        dials.extend(sim.dials.into_iter().filter(|dial| *dial > woke).map(|dial| dial.since(woke)));
+    }
+    let together = busiest(&dials, millis(10));
+    assert!(together <= 3, "{together} of 8 dials within 10 ms: {dials:?}");
+}
+
+/// The most dials in one bucket of this width.
+fn busiest(dials: &[Duration], width: Duration) -> usize {
+    let mut buckets = BTreeMap::new();
+    for dial in dials {
+        *buckets.entry(dial.as_nanos() / width.as_nanos()).or_insert(0) += 1;
+    }
+    buckets.into_values().max().unwrap_or(0)
+}
+
+#[test]
+fn k21_twenty_servers_that_reboot_together_are_not_dialled_together() {
+    let config = knobs(|knobs| knobs.redial_spread(millis(250)));
+    let mut dials = Vec::new();
+    for seed in 0..20 {
+        let mut sim = Sim::new(config, seed, |_, _| HEALTHY);
+        sim.connect(secs(10));
+        sim.run_until(at(100.0));
+        sim.set_script(|_, now| if now < at(160.0) { REFUSES } else { HEALTHY });
+        sim.give(Input::Gone { epoch: sim.live(), failure: FailureClass::Transport.into() });
+        sim.run_until(at(400.0));
+        assert!(matches!(sim.status(), Status::Ready(_)), "seed {seed}: {:?}", sim.status());
+        dials.extend(sim.dials.into_iter().filter(|dial| *dial > at(101.0)).map(|dial| dial.since(at(0.0))));
+    }
+    // After the first step no 100 ms see more than a third of the machines.
+    let together = busiest(&dials, millis(100));
+    assert!(together <= 6, "{together} dials of 20 machines within 100 ms");
+}
