@@ -58,3 +58,51 @@ impl Breaker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::{Breaker, Timestamp};
+
+    const OPEN: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_origin(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn strikes_in_a_row_open_it_and_an_answer_between_them_does_not() {
+        let mut breaker = Breaker::CLOSED;
+        assert!(!breaker.strike(at(0), 3, OPEN));
+        assert!(!breaker.strike(at(1), 3, OPEN));
+        assert!(!breaker.close(), "closing a closed one is no news");
+        assert!(!breaker.strike(at(2), 3, OPEN));
+        assert!(!breaker.strike(at(3), 3, OPEN));
+        assert!(breaker.strike(at(4), 3, OPEN));
+        assert_eq!(breaker, Breaker::Open { until: at(34) });
+        assert!(!breaker.strike(at(5), 3, OPEN), "it is open already");
+        assert_eq!(breaker, Breaker::Open { until: at(34) }, "a late strike does not lengthen it");
+    }
+
+    #[test]
+    fn one_strike_may_be_the_limit_and_so_may_the_most_there_are() {
+        let mut breaker = Breaker::CLOSED;
+        assert!(breaker.strike(at(0), 1, OPEN));
+        breaker = Breaker::CLOSED;
+        let opened = (0..255).filter(|_| breaker.strike(at(0), u8::MAX, OPEN)).count();
+        assert_eq!((opened, breaker), (1, Breaker::Open { until: at(30) }));
+    }
+
+    #[test]
+    fn while_open_one_caller_is_let_through_per_open_time() {
+        let mut breaker = Breaker::Open { until: at(30) };
+        assert!(!breaker.admit(at(29), OPEN));
+        assert!(breaker.admit(at(30), OPEN));
+        assert!(!breaker.admit(at(30), OPEN), "the time starts anew with the one let through");
+        assert!(!breaker.admit(at(59), OPEN));
+        assert!(breaker.admit(at(60), OPEN));
+        assert!(breaker.close());
+        assert!(breaker.admit(at(60), OPEN) && breaker.admit(at(60), OPEN));
+    }
+}

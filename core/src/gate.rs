@@ -70,7 +70,7 @@ impl DialGate {
 
     /// Takes a slot for a dial that starts now, or says when to ask again.
     pub fn admit(&mut self, now: Timestamp) -> Gate {
-        let mut until = Timestamp::MAX;
+        let mut until = Timestamp::MAX + HOLD;
         for (slot, index) in self.taken.iter_mut().zip(0..self.max_dials) {
             match *slot {
                 Some(taken) if now < taken + HOLD => until = until.min(taken + HOLD),
@@ -130,6 +130,22 @@ mod tests {
         assert_eq!(gate.admit(at(6)), Gate::Wait { until: at(1005) });
         gate.release(second);
         go(&mut gate, at(6));
+    }
+
+    #[test]
+    fn dials_that_succeed_flow_as_fast_as_they_end() {
+        let mut gate = DialGate::new(2).unwrap();
+        for millis in 0..1_000 {
+            let slot = go(&mut gate, at(millis));
+            gate.release(slot);
+        }
+    }
+
+    #[test]
+    fn slots_fall_free_at_the_end_of_time_too() {
+        let mut gate = DialGate::new(1).unwrap();
+        go(&mut gate, Timestamp::MAX);
+        assert!(matches!(gate.admit(Timestamp::MAX), Gate::Wait { until } if until > Timestamp::MAX));
     }
 
     #[test]

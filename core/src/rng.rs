@@ -20,3 +20,20 @@ impl Rng {
         ((self.next() as u128 * (max as u128 + 1)) >> 64) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Rng;
+
+    #[test]
+    fn numbers_fill_the_range_with_both_ends() {
+        let mut rng = Rng::new(1);
+        let mut seen = [0_u32; 4];
+        for _ in 0..4_000 {
+            seen[usize::try_from(rng.up_to(3)).unwrap()] += 1;
+        }
+        assert!(seen.iter().all(|count| (800..1_200).contains(count)), "{seen:?}");
+        assert_eq!(rng.up_to(0), 0);
+        let _any = rng.up_to(u64::MAX);
+    }
+}

@@ -67,3 +67,25 @@ impl fmt::Debug for Timestamp {
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::Timestamp;
+
+    #[test]
+    fn what_is_given_is_cut_and_a_deadline_after_it_is_later() {
+        assert_eq!(Timestamp::from_nanos(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::from_origin(Duration::MAX), Timestamp::MAX);
+        assert!(Timestamp::MAX + Duration::from_nanos(1) > Timestamp::MAX);
+        assert!(Timestamp::MAX + Duration::MAX >= Timestamp::MAX + crate::config::LONGEST);
+    }
+
+    #[test]
+    fn a_span_to_the_past_is_zero() {
+        let (early, late) = (Timestamp::from_nanos(3), Timestamp::from_nanos(10));
+        assert_eq!(late.since(early), Duration::from_nanos(7));
+        assert_eq!(early.since(late), Duration::ZERO);
+    }
+}

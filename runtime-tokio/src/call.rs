@@ -68,9 +68,19 @@ impl<'a> Target<'a> {
         match self {
             Self::Tool(name) => session.catalogue().effect(name),
             Self::Method(method) => match method {
-                "ping" | "server/discover" | "completion/complete" | "logging/setLevel" | "prompts/get" | "prompts/list"
-                | "resources/list" | "resources/read" | "resources/subscribe" | "resources/templates/list"
-                | "resources/unsubscribe" | "tasks/get" | "tools/list" => Effect::Listing,
+                "ping"
+                | "server/discover"
+                | "completion/complete"
+                | "logging/setLevel"
+                | "prompts/get"
+                | "prompts/list"
+                | "resources/list"
+                | "resources/read"
+                | "resources/subscribe"
+                | "resources/templates/list"
+                | "resources/unsubscribe"
+                | "tasks/get"
+                | "tools/list" => Effect::Listing,
                 _ => Effect::Unknown,
             },
         }
@@ -262,7 +272,8 @@ pub(crate) fn disowns_session(error: &RpcError) -> bool {
     // -32000 and -32001: TypeScript; -32600: Python; 32600: Python's local error for a 404.
     const CODES: [i64; 4] = [-32000, -32001, -32600, 32600];
     let message = error.message.trim().trim_end_matches('.').to_ascii_lowercase();
-    let sentence = ["bad request: ", "unauthorized: ", "not found: "].iter().find_map(|prefix| message.strip_prefix(prefix));
+    let sentence =
+        ["bad request: ", "unauthorized: ", "not found: "].iter().find_map(|prefix| message.strip_prefix(prefix));
     CODES.contains(&error.code) && SENTENCES.contains(&sentence.unwrap_or(&message))
 }
 

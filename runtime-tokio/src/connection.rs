@@ -10,13 +10,13 @@ use std::time::Duration;
 use mcp_reconnect_core::{
     Admission, Config, ConnectionMachine, Epoch, Failure, FailureClass, Input, Snapshot, State, Then, WakeCause, Want,
 };
+use rmcp::RoleClient;
 use rmcp::Service;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, CompleteRequestParams, CompleteResult,
     CreateTaskResult, GetPromptRequestParams, GetPromptResult, LoggingLevel, ReadResourceRequestParams,
     ReadResourceResult, ServerResult, SetLevelRequestParams, SubscribeRequestParams, UnsubscribeRequestParams,
 };
-use rmcp::RoleClient;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
@@ -90,7 +90,10 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CloseTimeout { close_timeout, ladder } => {
-                write!(f, "`close_timeout` is {close_timeout:?}, not above the close ladder of the transport ({ladder:?})")
+                write!(
+                    f,
+                    "`close_timeout` is {close_timeout:?}, not above the close ladder of the transport ({ladder:?})"
+                )
             }
             Self::NoRuntime => f.write_str("a connection must be built inside a tokio runtime"),
         }
@@ -208,6 +211,7 @@ impl Builder {
             events,
             live: None,
             cause: None,
+            flapped_before: false,
         };
         shared.command(Command::Input(Input::Connect { until: clock.now() }));
         runtime.spawn(owner.run().instrument(span));
@@ -430,7 +434,9 @@ impl Connection {
     /// What happens from now on, in order.
     pub fn events(&self) -> Events {
         // Without an owner there is nothing to come: the receiver of a channel without sender ends at once.
-        Events(self.0.events.upgrade().map_or_else(|| broadcast::Sender::new(1).subscribe(), |events| events.subscribe()))
+        Events(
+            self.0.events.upgrade().map_or_else(|| broadcast::Sender::new(1).subscribe(), |events| events.subscribe()),
+        )
     }
 
     /// What was learnt about the server's protocol era, for the next process.
@@ -511,7 +517,9 @@ impl Shared {
                     asked = true;
                     match self.ask_owner(until).await? {
                         Admission::Go(epoch) if satisfies(epoch, want) => {
-                            if let Some(session) = published.borrow().session.clone().filter(|session| session.epoch() == epoch) {
+                            if let Some(session) =
+                                published.borrow().session.clone().filter(|session| session.epoch() == epoch)
+                            {
                                 return Ok(session);
                             }
                         }

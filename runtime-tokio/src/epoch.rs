@@ -79,6 +79,7 @@ impl Dialler {
             notes: self.notes.clone(),
             token: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            connection: self.tasks.clone(),
             link: link.clone(),
         };
         let token = life.token.clone();
@@ -149,14 +150,18 @@ impl LiveEpoch {
         format!("not ready within {:?}: {stopped}{words}", self.start_timeout).into()
     }
 
-    /// Ends it by force, and waits until nothing of it is left.
-    pub(crate) async fn kill(self) {
-        let wire = lock(&self.link).clone();
-        if let Some(wire) = wire {
+    /// Ends it by force, without waiting.
+    pub(crate) fn abort(&self) {
+        if let Some(wire) = &*lock(&self.link) {
             wire.control().kill();
         }
         self.token.cancel();
         self.close(CloseCause::Shutdown, None);
+    }
+
+    /// Ends it by force, and waits until nothing of it is left.
+    pub(crate) async fn kill(self) {
+        self.abort();
         self.finished.cancelled().await;
     }
 }
@@ -169,8 +174,10 @@ struct Life {
     notes: mpsc::UnboundedSender<Note>,
     /// Ends what belongs to the epoch.
     token: CancellationToken,
-    /// What the link runs.
+    /// What the link runs: over before the epoch is gone.
     tasks: TaskTracker,
+    /// What the connection runs: handlers may outlive their epoch for a moment.
+    connection: TaskTracker,
     link: CurrentLink,
 }
 
@@ -233,7 +240,7 @@ impl Life {
     }
 
     async fn establish(&self) -> Result<(Arc<Session>, watch::Receiver<ListChanges>), Ended> {
-        let handler = (self.spec.handler)(self.epoch);
+        let handler = (self.spec.handler)(self.epoch).counted_in(self.connection.clone());
         let client = handler.get_info();
         let mut after_probe_killed = false;
         let (wire, established) = loop {
@@ -321,7 +328,11 @@ impl Life {
 
     /// Lists what was not needed to be Ready, then whatever the server says has changed: one list at a time, one more
     /// for all that was announced meanwhile.
-    async fn keep_catalogue(&self, session: &Session, changes: &mut watch::Receiver<ListChanges>) -> std::convert::Infallible {
+    async fn keep_catalogue(
+        &self,
+        session: &Session,
+        changes: &mut watch::Receiver<ListChanges>,
+    ) -> std::convert::Infallible {
         let mut listed = ListChanges::default();
         let mut catalogue = (*session.catalogue()).clone();
         let mut first = true;

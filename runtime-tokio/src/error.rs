@@ -95,7 +95,9 @@ impl CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Server { error, .. } => write!(f, "the server answered with error {}: {}", error.code.0, error.message),
+            Self::Server { error, .. } => {
+                write!(f, "the server answered with error {}: {}", error.code.0, error.message)
+            }
             Self::Refused { why, retry_at, cause } => {
                 match why {
                     Refusal::Parked(reason) => write!(f, "no session: the server is parked ({reason})")?,
@@ -111,8 +113,12 @@ impl fmt::Display for CallError {
             Self::NotOffered { epoch, tool } => write!(f, "the server of session {epoch} offers no tool `{tool}`"),
             Self::NotSent { cause, .. } => write!(f, "the call did not reach the server: {cause}"),
             Self::OutcomeUnknown { cause, .. } => write!(f, "the call may have run, its outcome is unknown: {cause}"),
-            Self::DeadlineExceeded { sent: Sent::Maybe, .. } => f.write_str("no answer by the deadline: the call may have run"),
-            Self::DeadlineExceeded { .. } => f.write_str("no answer by the deadline: the call did not reach the server"),
+            Self::DeadlineExceeded { sent: Sent::Maybe, .. } => {
+                f.write_str("no answer by the deadline: the call may have run")
+            }
+            Self::DeadlineExceeded { .. } => {
+                f.write_str("no answer by the deadline: the call did not reach the server")
+            }
             Self::UnexpectedAnswer { cause, .. } => write!(f, "the server's answer cannot be read: {cause}"),
             Self::InvalidParams(cause) => write!(f, "the parameters cannot be written as JSON: {cause}"),
             Self::Closed => f.write_str("the connection was shut down"),

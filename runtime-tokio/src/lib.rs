@@ -13,10 +13,12 @@ mod greeting;
 mod handshake;
 pub mod link;
 mod mailbox;
+mod open;
 mod owner;
 mod pending;
 mod session;
 mod setup;
+#[cfg(unix)]
 pub mod stdio;
 #[cfg(test)]
 mod testlink;
@@ -31,6 +33,7 @@ pub use era::{Era, EraFacts, EraPolicy};
 pub use error::CallError;
 pub use event::{Event, Events};
 pub use mcp_reconnect_core as core;
+#[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use session::Session;
 pub use view::{Handler, ViewError};

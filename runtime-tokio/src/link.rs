@@ -98,11 +98,6 @@ impl Outbound {
         &self.frame
     }
 
-    /// Whether its sender has given it up before anything of it was sent. It will not be begun any more.
-    pub fn is_given_up(&self) -> bool {
-        self.stage.load(Ordering::Acquire) == GIVEN_UP
-    }
-
     /// Asks for leave to send: from `true` on the server may have seen some of it, on `false` it was given up and must
     /// be left out.
     #[must_use = "a frame that was given up must not be sent"]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_reconnect_core::{
-    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output, ReadyFlag, Snapshot,
-    State, Status, Timestamp,
+    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output,
+    ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -80,6 +80,8 @@ pub(crate) struct Owner {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) live: Option<LiveEpoch>,
     pub(crate) cause: Option<Arc<str>>,
+    /// Whether a warning has told that it flaps, since the last session that proved itself.
+    pub(crate) flapped_before: bool,
 }
 
 impl Owner {
@@ -162,7 +164,9 @@ impl Owner {
 
     /// A failure of the live epoch; its cause is what callers and subscribers are told from now on.
     fn fail(&mut self, input: Input, epoch: Epoch, cause: Arc<str>) {
-        if self.machine.snapshot().state.live_epoch() == Some(epoch) && !matches!(self.machine.snapshot().state, State::Closing { .. }) {
+        if self.machine.snapshot().state.live_epoch() == Some(epoch)
+            && !matches!(self.machine.snapshot().state, State::Closing { .. })
+        {
             self.cause = Some(cause);
         }
         self.step(input, None);
@@ -231,12 +235,7 @@ impl Owner {
                     self.cause = None;
                 }
                 let cause = self.cause.clone();
-                match status {
-                    Status::Parked(_) => tracing::warn!(%status, cause = cause.as_deref(), "the server is parked"),
-                    Status::Idle | Status::Connecting | Status::Ready(_) | Status::TransientFailure | Status::Shutdown => {
-                        tracing::info!(%status, cause = cause.as_deref(), "status");
-                    }
-                }
+                self.log(status, cause.as_deref());
                 self.publish();
                 self.tell(Event::Status { status, failure, cause });
             }
@@ -247,6 +246,22 @@ impl Owner {
             }
             // An event of a later core that this runtime does not know.
             _ => {}
+        }
+    }
+
+    /// A line for each change, until a server was parked for flapping: it will be so again after each probe, until a
+    /// session has proven itself.
+    fn log(&mut self, status: Status, cause: Option<&str>) {
+        if self.machine.snapshot().stats.failures_in_a_row <= 1 {
+            self.flapped_before = false;
+        }
+        if self.flapped_before {
+            tracing::debug!(%status, cause, "status");
+        } else if let Status::Parked(reason) = status {
+            self.flapped_before = reason == ParkReason::Flapping;
+            tracing::warn!(%status, cause, "the server is parked");
+        } else {
+            tracing::info!(%status, cause, "status");
         }
     }
 
@@ -309,7 +324,11 @@ impl Owner {
                 let misses = self.machine.config().ping_misses();
                 self.cause = Some(format!("no sign of life: {misses} pings in a row went unanswered").into());
             }
-            CloseCause::Failed(_) | CloseCause::Parked | CloseCause::Idle | CloseCause::Lifetime | CloseCause::Shutdown => {}
+            CloseCause::Failed(_)
+            | CloseCause::Parked
+            | CloseCause::Idle
+            | CloseCause::Lifetime
+            | CloseCause::Shutdown => {}
         }
         live.close(cause, self.cause.clone());
     }
@@ -319,6 +338,18 @@ impl Owner {
         if let Some(session) = live.and_then(|live| live.session.clone()) {
             let timeout = self.machine.config().ping_timeout();
             self.dialler.spawn(session.ping(timeout).in_current_span());
+        }
+    }
+}
+
+impl Drop for Owner {
+    /// Without its runtime nobody closes politely any more: handles that outlive it see the end, and no process does.
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            live.abort();
+        }
+        if !matches!(self.machine.snapshot().state, State::Shutdown) {
+            self.step(Input::Shutdown, None);
         }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Epoch, FailureClass};
-use rmcp::{RoleClient, Service as _};
 use rmcp::model::{ClientResult, InputRequest, InputRequests, RequestId, ServerPeerInfo, ServerRequest};
 use rmcp::service::{RequestContext, RunningService};
+use rmcp::{RoleClient, Service as _};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -74,7 +74,10 @@ impl Session {
 
     /// What is known about the link: process id, session id, noise, the last lines of stderr.
     pub fn facts(&self) -> LinkFacts {
-        self.wire.control().facts()
+        let mut facts = self.wire.control().facts();
+        // What looked like a message to the transport and is none.
+        facts.noise += self.wire.stats().unreadable;
+        facts
     }
 
     /// What the server offers, as of its last listing in this epoch.

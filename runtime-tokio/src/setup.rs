@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rmcp::model::{LoggingLevel, ServerCapabilities, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter};
+use rmcp::model::{
+    LoggingLevel, ServerCapabilities, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
+};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::sync::watch;
@@ -71,7 +73,11 @@ async fn ask(wire: &Wire, session: &Established, what: &'static str, params: &im
 
 /// Keeps one `subscriptions/listen` stream open on a modern session: list changes that the server announces, and the
 /// resources that are wanted. Returns what made it give up.
-pub(crate) async fn listen(wire: Wire, session: Established, mut wanted: watch::Receiver<Wanted>) -> Option<SetupFailure> {
+pub(crate) async fn listen(
+    wire: Wire,
+    session: Established,
+    mut wanted: watch::Receiver<Wanted>,
+) -> Option<SetupFailure> {
     let mut quick_failures = 0;
     loop {
         let began = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::future::{pending, ready};
+use std::time::Duration;
 use std::{error, fmt};
 
 use futures::future::Either;
@@ -16,7 +17,10 @@ use rmcp::service::{
 use rmcp::transport::Transport;
 use rmcp::{ErrorData, RoleClient};
 use serde_json::value::RawValue;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::frame::{self, Frame, RpcError};
 use crate::handshake::Established;
@@ -24,13 +28,41 @@ use crate::link::SendFailure;
 use crate::mailbox::MailboxReader;
 use crate::wire::Wire;
 
+/// How long a handler may go on after its session has ended (its context's token tells it); then it is dropped.
+const HANDLER_GRACE: Duration = Duration::from_secs(1);
+
 /// A client handler of any type: what a server may ask of us, and tell us, in one epoch.
-pub struct Handler(Box<dyn DynService<RoleClient>>);
+pub struct Handler {
+    inner: Box<dyn DynService<RoleClient>>,
+    /// Cancelled at the end of the session.
+    end: CancellationToken,
+    /// Counts what runs, rmcp's loop included.
+    tasks: TaskTracker,
+}
 
 impl Handler {
     /// Wraps an rmcp client handler (or any other client service).
     pub fn new(handler: impl Service<RoleClient>) -> Self {
-        Self(Box::new(handler))
+        Self { inner: Box::new(handler), end: CancellationToken::new(), tasks: TaskTracker::new() }
+    }
+
+    /// The same, counted there.
+    pub(crate) fn counted_in(self, tasks: TaskTracker) -> Self {
+        Self { tasks, ..self }
+    }
+
+    /// Runs what the host does for the server until it is done, or the session has ended and the grace is over: rmcp
+    /// would let it run for ever.
+    async fn run<T>(&self, handling: impl Future<Output = Result<T, ErrorData>>) -> Result<T, ErrorData> {
+        let _running = self.tasks.token();
+        let over = async {
+            self.end.cancelled().await;
+            sleep(HANDLER_GRACE).await;
+        };
+        tokio::select! {
+            done = handling => done,
+            () = over => Err(ErrorData::internal_error("the session has ended", None)),
+        }
     }
 }
 
@@ -46,7 +78,7 @@ impl Service<RoleClient> for Handler {
         request: <RoleClient as ServiceRole>::PeerReq,
         context: RequestContext<RoleClient>,
     ) -> impl Future<Output = Result<<RoleClient as ServiceRole>::Resp, ErrorData>> + MaybeSendFuture + '_ {
-        DynService::handle_request(&*self.0, request, context)
+        self.run(DynService::handle_request(&*self.inner, request, context))
     }
 
     fn handle_notification(
@@ -54,15 +86,15 @@ impl Service<RoleClient> for Handler {
         notification: <RoleClient as ServiceRole>::PeerNot,
         context: NotificationContext<RoleClient>,
     ) -> impl Future<Output = Result<(), ErrorData>> + MaybeSendFuture + '_ {
-        DynService::handle_notification(&*self.0, notification, context)
+        self.run(DynService::handle_notification(&*self.inner, notification, context))
     }
 
     fn get_info(&self) -> <RoleClient as ServiceRole>::Info {
-        DynService::get_info(&*self.0)
+        DynService::get_info(&*self.inner)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        DynService::supported_protocol_versions(&*self.0)
+        DynService::supported_protocol_versions(&*self.inner)
     }
 }
 
@@ -75,8 +107,8 @@ pub(crate) fn serve(
     session: &Established,
 ) -> Option<RunningService<RoleClient, Handler>> {
     let frames = wire.attach()?;
-    let token = CancellationToken::new();
-    let view = View { wire: wire.clone(), frames, token: token.clone() };
+    let token = handler.end.clone();
+    let view = View { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
     // From the version in the peer's info rmcp knows whether requests carry the client's context.
     Some(serve_directly_with_ct(handler, view, Some(session.peer.clone()), token))
 }
@@ -86,6 +118,8 @@ struct View {
     frames: MailboxReader,
     /// rmcp's token for its loop and its handlers.
     token: CancellationToken,
+    /// rmcp's loop owns this.
+    _running: TaskTrackerToken,
 }
 
 /// A message of rmcp's service that could not be sent. `ServiceError::TransportSend` holds it.

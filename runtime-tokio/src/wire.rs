@@ -1,9 +1,8 @@
 //! The one reader of an epoch's link: matches answers, keeps the facts of liveness, passes the rest to the view.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Epoch, Failure, FailureClass};
@@ -18,7 +17,8 @@ use tracing::Instrument as _;
 use crate::frame::{self, Frame, Meta, id_number};
 use crate::link::{Ended, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
 use crate::mailbox::{Mailbox, MailboxReader, mailbox};
-use crate::pending::{Call, RawAnswer};
+use crate::open::{OpenCall, OpenRequests};
+use crate::pending::Call;
 
 /// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
 pub(crate) const FIRST_ID: u64 = 1 << 30;
@@ -40,7 +40,7 @@ struct Shared {
     verdict: OnceLock<Ended>,
     given_up: AtomicBool,
     ended: watch::Sender<Option<Ended>>,
-    open: Mutex<Open>,
+    open: OpenRequests,
     view: Mutex<Option<MailboxReader>>,
     attached: AtomicBool,
     next_id: AtomicU64,
@@ -50,25 +50,8 @@ struct Shared {
     heard: CancellationToken,
     answered: AtomicBool,
     replies: AtomicUsize,
-    /// Notified when a request is no longer open.
-    settled: Notify,
     changes: watch::Sender<ListChanges>,
     stats: Stats,
-}
-
-/// The requests without an answer. Both sides count their ids up, so the first of each is its oldest.
-#[derive(Default)]
-struct Open {
-    own: BTreeMap<u64, OpenCall>,
-    view: BTreeMap<u64, Instant>,
-    closed: bool,
-}
-
-struct OpenCall {
-    sent: Instant,
-    uncounted: bool,
-    answer: oneshot::Sender<RawAnswer>,
-    progress: Option<Arc<Notify>>,
 }
 
 /// A frame that nobody waits for.
@@ -132,7 +115,7 @@ impl Wire {
             verdict: OnceLock::new(),
             given_up: AtomicBool::new(false),
             ended: watch::Sender::new(None),
-            open: Mutex::default(),
+            open: OpenRequests::default(),
             view: Mutex::new(Some(reader)),
             attached: AtomicBool::new(false),
             next_id: AtomicU64::new(FIRST_ID),
@@ -141,7 +124,6 @@ impl Wire {
             heard: CancellationToken::new(),
             answered: AtomicBool::new(false),
             replies: AtomicUsize::new(0),
-            settled: Notify::new(),
             changes: watch::Sender::default(),
             stats: Stats::default(),
         }));
@@ -174,17 +156,9 @@ impl Wire {
         let (outbound, fate) = Outbound::new(frame::request(id, method, text.as_deref().or(params)));
         let (sender, answer) = oneshot::channel();
         let progress = options.progress.then(Arc::<Notify>::default);
-        let mut open = self.open();
-        if !open.closed {
-            let entry = OpenCall {
-                sent: Instant::now(),
-                uncounted: options.uncounted,
-                answer: sender,
-                progress: progress.clone(),
-            };
-            open.own.insert(id, entry);
-        }
-        drop(open);
+        let call =
+            OpenCall { sent: Instant::now(), uncounted: options.uncounted, answer: sender, progress: progress.clone() };
+        self.0.open.open(id, call);
         Call::new(self.clone(), id, (outbound, fate), answer, progress, options.uncancelled)
     }
 
@@ -236,15 +210,12 @@ impl Wire {
 
     /// Notes a request of the view as open, until its answer passes by or it is given up.
     pub(crate) fn view_asked(&self, id: u64) {
-        let mut open = self.open();
-        if !open.closed {
-            open.view.insert(id, Instant::now());
-        }
+        self.0.open.open_view(id);
     }
 
     /// The view no longer waits for this request.
     pub(crate) fn view_gave_up(&self, id: u64) {
-        self.close_view(id);
+        self.0.open.close_view(id);
     }
 
     /// Answers a request of the server by ourselves, without waiting.
@@ -300,27 +271,18 @@ impl Wire {
 
     /// When the oldest open request was made.
     pub(crate) fn oldest_open(&self) -> Option<Instant> {
-        let open = self.open();
-        let own = open.own.values().find(|call| !call.uncounted).map(|call| call.sent);
-        let view = open.view.values().next().copied();
-        own.into_iter().chain(view).min()
+        self.0.open.oldest()
     }
 
     /// How many requests are open.
+    #[cfg(test)]
     pub(crate) fn open_count(&self) -> usize {
-        let open = self.open();
-        open.own.values().filter(|call| !call.uncounted).count() + open.view.len()
+        self.0.open.count()
     }
 
     /// Resolves when no request is open, or the wire has ended.
     pub(crate) async fn drained(&self) {
-        loop {
-            let settled = self.0.settled.notified();
-            if self.open_count() == 0 {
-                return;
-            }
-            settled.await;
-        }
+        self.0.open.drained().await;
     }
 
     /// Tells of `list_changed` notifications.
@@ -345,29 +307,13 @@ impl Wire {
 
     /// Closes an open request of ours; `false` when it was settled already.
     pub(crate) fn forget(&self, id: u64) -> bool {
-        self.close_own(id).is_some()
+        self.0.open.close(id).is_some()
     }
 
     /// Tells the server that a request of ours is given up, without waiting.
     pub(crate) fn cancel(&self, id: u64, reason: &str) {
         let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
         drop(self.0.notices.send(Notice::Cancel(frame::notification("notifications/cancelled", Some(&params)))));
-    }
-
-    fn close_own(&self, id: u64) -> Option<OpenCall> {
-        let call = self.open().own.remove(&id)?;
-        self.0.settled.notify_waiters();
-        Some(call)
-    }
-
-    fn close_view(&self, id: u64) -> bool {
-        let was_open = self.open().view.remove(&id).is_some();
-        self.0.settled.notify_waiters();
-        was_open
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
@@ -411,15 +357,8 @@ impl Wire {
             known.get_or_insert(ended);
             first
         });
-        let calls = {
-            let mut open = self.open();
-            open.closed = true;
-            open.view.clear();
-            std::mem::take(&mut open.own)
-        };
-        tracing::debug!(epoch = %self.0.epoch, open = calls.len(), stats = ?self.stats(), "the wire is at its end");
-        drop(calls); // wakes their callers
-        self.0.settled.notify_waiters();
+        let lost = self.0.open.close_all();
+        tracing::debug!(epoch = %self.0.epoch, lost, stats = ?self.stats(), "the wire is at its end");
         self.0.token.cancel();
     }
 
@@ -432,7 +371,7 @@ impl Wire {
         match Frame::parse(&text) {
             Frame::Response { id, outcome } => match id_number(id) {
                 Some(number) if number >= FIRST_ID => return self.settle(number, outcome),
-                Some(number) if self.close_view(number) => self.0.answered.store(true, Ordering::Release),
+                Some(number) if self.0.open.close_view(number) => self.0.answered.store(true, Ordering::Release),
                 Some(_) | None => {}
             },
             Frame::Request { id, method } if method == "ping" => return self.reply(frame::result(id, "{}")),
@@ -459,7 +398,7 @@ impl Wire {
     }
 
     fn settle(&self, id: u64, outcome: Result<&RawValue, &RawValue>) {
-        let Some(call) = self.close_own(id) else {
+        let Some(call) = self.0.open.close(id) else {
             self.0.stats.late.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(epoch = %self.0.epoch, id, "dropped an answer that nobody waits for");
             return;
@@ -481,10 +420,8 @@ impl Wire {
                 }
                 let token = params.and_then(|params| serde_json::from_str::<Progress<'_>>(params.get()).ok());
                 let id = token.and_then(|progress| id_number(progress.token));
-                if let Some(id) = id
-                    && let Some(progress) = self.open().own.get(&id).and_then(|call| call.progress.as_ref())
-                {
-                    progress.notify_one();
+                if let Some(id) = id {
+                    self.0.open.bump(id);
                 }
             }
             "notifications/tools/list_changed" => self.0.changes.send_modify(|changes| changes.tools += 1),

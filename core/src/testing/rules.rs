@@ -4,13 +4,12 @@ mod dialling;
 mod session;
 
 use crate::input::Input;
-use crate::output::{Admission, CloseCause, Event, Output, Outputs, Refusal};
-use crate::snapshot::Want;
-use crate::state::{Liveness, ParkReason, State, Status};
+use crate::output::{Event, Output};
+use crate::state::Status;
 use crate::time::Timestamp;
 
 use super::checker::Look;
-use super::model::{Pace, Phase, Plan, Sure, Why};
+use super::model::{Pace, Plan, Sure};
 
 use dialling::{r05, r06, r07, r08, r09, r10, r11, r12, r13, r14, r15, r16, r17};
 pub(super) use session::breaker_leaves_dialling_alone;
@@ -134,7 +133,8 @@ fn r03(look: &Look<'_>) {
         }
     }
     let step = look.step;
-    let at_most_once: [(&str, fn(Output) -> bool); 7] = [
+    type Kind = (&'static str, fn(Output) -> bool);
+    let at_most_once: [Kind; 7] = [
         ("Dial", |output| matches!(output, Output::Dial { .. })),
         ("Close", |output| matches!(output, Output::Close { .. })),
         ("Ping", |output| matches!(output, Output::Ping { .. })),

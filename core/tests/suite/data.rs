@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mcp_reconnect_core::testing::{Checker, Rules, Walk};
 use mcp_reconnect_core::{
-    Config, ConfigError, ConnectionMachine, FailureClass, Input, Memory, Output, ParkReason, PingSupport, Snapshot,
-    State, Status, Timestamp, WakeCause,
+    Config, ConfigError, ConnectionMachine, FailureClass, Input, Memory, Output, ParkReason, PingSupport, ReadyFlags,
+    Snapshot, State, Status, Timestamp, WakeCause,
 };
 use proptest::prelude::*;
 
@@ -122,6 +122,50 @@ fn restore_in_an_outage_dials_when_it_would_have() {
     let due = at(7.0) + memory.next_dial_in.expect("a dial is due");
     assert_eq!(machine.next_timeout(), Some(due));
     assert!(machine.handle(due, Input::Tick).iter().any(|output| matches!(output, Output::Dial { .. })));
+}
+
+/// Whatever a state file says, the machine that reads it goes on by the rules and comes back.
+#[test]
+fn restore_of_any_memory_comes_back() {
+    let words = prop::collection::vec(any::<u64>(), 3..80);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) };
+    let run = proptest::test_runner::TestRunner::new(config).run(&words, |words| {
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        let mut walk = Walk::new(&bytes);
+        let mut checker = Checker::new(walk.config(), walk.seed(), walk.start(), Rules::only(1));
+        let mut last = walk.start();
+        while let Some((now, input)) = walk.step(checker.machine()) {
+            let _checked = checker.step(now, input);
+            last = last.max(now);
+        }
+        let memory = checker.machine().snapshot().memory(last);
+        let mut now = at(5.0);
+        let mut machine = ConnectionMachine::restore(walk.config(), walk.seed(), now, memory);
+        if let Status::Parked(reason) = memory.status {
+            prop_assert_eq!(machine.snapshot().status, Status::Parked(reason));
+        }
+        for _ in 0..20 {
+            let input = match machine.snapshot().state {
+                State::Ready { .. } => return Ok(()),
+                State::Connecting { epoch, ready, .. } => {
+                    let missing = ReadyFlags::ALL.into_iter().find(|flag| !ready.contains(*flag));
+                    Input::Reached { epoch, flag: missing.expect("not complete") }
+                }
+                State::Idle => Input::Connect { until: now },
+                State::Parked { probe_at: None } => Input::Wake(WakeCause::Operator),
+                State::Parked { .. } | State::TransientFailure { .. } | State::Closing { .. } | State::Shutdown => {
+                    now = machine.next_timeout().expect("a deadline is held");
+                    Input::Tick
+                }
+            };
+            let out = machine.handle(now, input);
+            prop_assert!(out.wake_at().is_none_or(|at| at > now));
+        }
+        panic!("stuck in {:?}", machine.snapshot().state);
+    });
+    if let Err(error) = run {
+        panic!("{error}");
+    }
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Servers that are busy, silent, or know no pings.
 
+use core::time::Duration;
+
 use mcp_reconnect_core::{Config, FailureClass, Input, PingSupport, State, Status};
+
+use proptest::prelude::*;
 
 use crate::sim::{HEALTHY, HOUR, Life, Server, Sim, knobs, secs};
 
@@ -116,4 +120,35 @@ fn k05_a_slow_call_does_not_cost_the_session() {
     sim.run_for(HOUR);
     assert_eq!(sim.dials.len(), 1);
     assert!(matches!(sim.snapshot().state, State::Ready { .. }));
+}
+
+/// Whatever a correct driver does on it, a server that answers pings while it is not busy with a call is kept.
+#[test]
+fn a_server_that_answers_is_never_given_up() {
+    let actions = prop::collection::vec((0_u8..6, 0_u64..200_000), 0..40);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1_000) };
+    let run = proptest::test_runner::TestRunner::new(config).run(&(any::<u64>(), actions), |(seed, actions)| {
+        let config = knobs(|knobs| knobs.ping_misses(1 + (seed % 3) as u8).redial_spread(secs(seed % 2)));
+        let mut sim = Sim::new(config, seed, |_, _| HEALTHY);
+        sim.connect(secs(10));
+        sim.run_for(secs(1));
+        for (action, millis) in actions {
+            match action {
+                0 => sim.call = sim.call.or(Some(sim.now)),
+                1 | 2 if sim.call.take().is_some() => sim.sample(true),
+                3 if sim.call.is_none() => sim.no_reply(sim.now),
+                4 => sim.sleep(Duration::from_millis(millis)),
+                _ => {
+                    let _answered = sim.connect(secs(1));
+                }
+            }
+            sim.run_for(Duration::from_millis(millis));
+        }
+        prop_assert_eq!(sim.dials.len(), 1);
+        prop_assert!(matches!(sim.status(), Status::Ready(_)));
+        Ok(())
+    });
+    if let Err(error) = run {
+        panic!("{error}");
+    }
 }

@@ -87,7 +87,7 @@ fn k08_a_thousand_probes_of_a_dead_server_make_no_event_and_a_call_revives_it() 
     sim.give(Input::Connect { until: sim.now });
     sim.run_for(secs(120));
     let events = sim.statuses.len();
-    sim.run_for(11 * 24 * HOUR);
+    sim.run_for(12 * 24 * HOUR);
     assert!(sim.snapshot().stats.probes >= 1_000, "{:?}", sim.snapshot().stats);
     assert_eq!(sim.statuses.len(), events, "probes make no event");
     sim.set_script(|_, _| HEALTHY);
@@ -95,6 +95,24 @@ fn k08_a_thousand_probes_of_a_dead_server_make_no_event_and_a_call_revives_it() 
     sim.connect(secs(15));
     sim.run_for(secs(6));
     assert!(matches!(sim.status(), Status::Ready(_)));
+}
+
+#[test]
+fn k08_an_outage_of_minutes_ends_with_the_next_probe_or_the_next_call() {
+    let config = Config::default();
+    for called in [false, true] {
+        let back = at(150.0);
+        let mut sim = Sim::new(config, 1, move |_, now| if now < back { REFUSES } else { HEALTHY });
+        sim.give(Input::Connect { until: sim.now });
+        sim.run_until(back);
+        assert_eq!(sim.status(), Status::Parked(ParkReason::Exhausted));
+        if called {
+            sim.connect(secs(15));
+        }
+        let longest = if called { config.demand_interval() } else { 3 * config.park_probe() };
+        sim.run_for(longest + secs(1));
+        assert!(matches!(sim.status(), Status::Ready(_)), "called: {called}");
+    }
 }
 
 /// The first connect uses the same policy as a reconnect.

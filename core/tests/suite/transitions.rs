@@ -1,7 +1,6 @@
 //! Every sample state × every input, as a table and a diagram in `docs/transitions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use mcp_reconnect_core::{
@@ -264,7 +263,7 @@ fn row(sample: &Sample, name: &'static str, at: Timestamp, input: Input, table: 
     if kind(&sample.machine) != kind(&machine) {
         edges.entry((kind(&sample.machine), kind(&machine))).or_default().insert(short);
     }
-    let _ = writeln!(table, "| {name} | {next} | {orders} | {event} |");
+    table.push_str(&format!("| {name} | {next} | {orders} | {event} |\n"));
 }
 
 #[test]
@@ -272,7 +271,7 @@ fn transitions_are_as_documented() {
     let mut table = String::new();
     let mut edges = Edges::new();
     for sample in samples() {
-        let _ = writeln!(table, "\n## {}: {}\n", sample.name, state(&sample.machine, sample.now));
+        table.push_str(&format!("\n## {}: {}\n\n", sample.name, state(&sample.machine, sample.now)));
         table.push_str("| input | next state | orders, in order | status event |\n|---|---|---|---|\n");
         row(&sample, "Tick, early", sample.now, Input::Tick, &mut table, &mut edges);
         if let Some(due) = sample.machine.next_timeout() {
@@ -287,7 +286,7 @@ fn transitions_are_as_documented() {
     );
     for ((from, to), inputs) in edges {
         let inputs: Vec<_> = inputs.into_iter().map(|input| input.replace("Tick, timer due", "deadline")).collect();
-        let _ = writeln!(text, "    {from} --> {to}: {}", inputs.join(", "));
+        text.push_str(&format!("    {from} --> {to}: {}\n", inputs.join(", ")));
     }
     text.push_str("```\n");
     text.push_str(&table);

@@ -1,7 +1,7 @@
 //! One live epoch, and when it is dialled: R5 to R17.
 
 use crate::input::Input;
-use crate::output::{Admission, CloseCause, Output};
+use crate::output::{Admission, Output};
 use crate::snapshot::Want;
 use crate::state::{ParkReason, State, Status};
 

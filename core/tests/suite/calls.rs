@@ -1,0 +1,101 @@
+//! What callers are told while a session is rebuilt, and what counts against the breaker.
+
+use core::time::Duration;
+
+use mcp_reconnect_core::{Admission, Breaker, Config, FailureClass, Input, Refusal, Status, Want};
+
+use crate::sim::{HEALTHY, Life, REFUSES, Server, Sim, at, secs};
+
+fn ready(script: impl FnMut(u64, mcp_reconnect_core::Timestamp) -> Server + 'static) -> Sim {
+    let mut sim = Sim::new(Config::default(), 1, script);
+    sim.connect(secs(10));
+    sim.run_until(at(60.0));
+    assert!(matches!(sim.status(), Status::Ready(_)));
+    sim
+}
+
+fn lose(sim: &mut Sim) {
+    sim.give(Input::Lost { epoch: sim.live(), failure: FailureClass::Transport.into() });
+}
+
+#[test]
+fn k20_callers_in_a_rebuild_wait_and_are_no_strikes() {
+    let mut sim =
+        ready(|dial, _| if dial == 1 { HEALTHY } else { Server::Up(Duration::from_millis(500), Life::Healthy) });
+    lose(&mut sim);
+    for _ in 0..20 {
+        assert!(matches!(sim.connect(secs(10)), Admission::Wait { .. }));
+        sim.run_for(Duration::from_millis(20));
+    }
+    sim.run_for(secs(1));
+    assert!(matches!(sim.connect(secs(10)), Admission::Go(_)));
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 0 });
+    assert_eq!(sim.dials.len(), 2);
+}
+
+/// An error is an answer, and the end of a session is no strike: callers are refused by state, the breaker stays closed.
+#[test]
+fn k20_answers_of_any_kind_and_lost_sessions_are_no_strikes() {
+    let mut sim = ready(|dial, _| if dial == 1 { HEALTHY } else { REFUSES });
+    for _ in 0..20 {
+        sim.sample(true);
+        sim.run_for(secs(1));
+    }
+    lose(&mut sim);
+    sim.run_for(secs(180));
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 0 });
+    assert!(matches!(
+        sim.connect(secs(0)),
+        Admission::Refuse { why: Refusal::Parked(_), retry_at: Some(_) } | Admission::Wait { next: None }
+    ));
+}
+
+/// A caller joins the rebuild, or is told at once that it takes longer than the caller has.
+#[test]
+fn k25_a_caller_joins_a_rebuild_or_is_told_when() {
+    let mut sim = ready(|dial, _| if dial == 1 { HEALTHY } else { REFUSES });
+    lose(&mut sim);
+    sim.run_for(secs(12));
+    let due = sim.snapshot().state.next_dial().expect("between two dials of an outage");
+    assert!(due > sim.now);
+    let until = sim.now;
+    let short = sim.give(Input::Connect { until });
+    assert!(matches!(short, Some(Admission::Refuse { why: Refusal::NotInTime, retry_at: Some(_) })), "{short:?}");
+    sim.set_script(|_, _| HEALTHY);
+    assert!(matches!(sim.connect(secs(10)), Admission::Wait { next: Some(_) }));
+    sim.run_for(secs(6));
+    assert!(matches!(sim.connect(secs(10)), Admission::Go(_)));
+}
+
+/// An epoch that a caller reported is never handed out again, even if nothing else speaks against it.
+#[test]
+fn k25_a_reported_epoch_is_never_handed_out_again() {
+    let mut sim = ready(|_, _| HEALTHY);
+    let bad = sim.live();
+    sim.close_takes = secs(3); // the owner is slow to let go
+    lose(&mut sim);
+    for _ in 0..40 {
+        let any = sim.snapshot().admission(Want::Session, sim.now + secs(10));
+        let fresh = sim.snapshot().admission(Want::SessionAfter(bad), sim.now + secs(10));
+        for admission in [any, fresh, sim.connect(secs(10))] {
+            assert!(!matches!(admission, Admission::Go(epoch) if epoch <= bad), "{admission:?}");
+        }
+        sim.run_for(Duration::from_millis(100));
+    }
+    let fresh = sim.snapshot().admission(Want::SessionAfter(bad), sim.now);
+    assert!(matches!(fresh, Admission::Go(epoch) if epoch > bad), "{fresh:?}");
+    assert_eq!(sim.dials.len(), 2);
+}
+
+/// The answer of a snapshot changes nothing: looking is not asking.
+#[test]
+fn looking_at_a_parked_server_does_not_dial_it() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| REFUSES);
+    sim.connect(secs(1));
+    sim.run_for(secs(120));
+    let due = sim.snapshot().state.next_dial();
+    for _ in 0..100 {
+        let _seen = sim.snapshot().admission(Want::Session, sim.now + secs(1_000));
+    }
+    assert_eq!(sim.snapshot().state.next_dial(), due);
+}

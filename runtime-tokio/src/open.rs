@@ -1,0 +1,112 @@
+//! The table of requests without an answer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::pending::RawAnswer;
+
+/// The open requests of a wire: our own, and the view's. Locked for moments only.
+#[derive(Default)]
+pub(crate) struct OpenRequests {
+    table: Mutex<Table>,
+    /// Notified when a request is no longer open.
+    settled: Notify,
+}
+
+/// Both sides count their ids up, so the first of each is its oldest.
+#[derive(Default)]
+struct Table {
+    own: BTreeMap<u64, OpenCall>,
+    view: BTreeMap<u64, Instant>,
+    closed: bool,
+}
+
+/// A request of ours. Dropping it tells its call that there will be no answer.
+pub(crate) struct OpenCall {
+    pub(crate) sent: Instant,
+    pub(crate) uncounted: bool,
+    pub(crate) answer: oneshot::Sender<RawAnswer>,
+    pub(crate) progress: Option<Arc<Notify>>,
+}
+
+impl OpenRequests {
+    /// Opens a request of ours, unless the table is closed.
+    pub(crate) fn open(&self, id: u64, call: OpenCall) {
+        let mut table = self.lock();
+        if !table.closed {
+            table.own.insert(id, call);
+        }
+    }
+
+    /// Takes a request of ours out; `None` when it is not open.
+    pub(crate) fn close(&self, id: u64) -> Option<OpenCall> {
+        let call = self.lock().own.remove(&id)?;
+        self.settled.notify_waiters();
+        Some(call)
+    }
+
+    /// Opens a request of the view, unless the table is closed.
+    pub(crate) fn open_view(&self, id: u64) {
+        let mut table = self.lock();
+        if !table.closed {
+            table.view.insert(id, Instant::now());
+        }
+    }
+
+    /// Takes a request of the view out; `false` when it is not open.
+    pub(crate) fn close_view(&self, id: u64) -> bool {
+        let was_open = self.lock().view.remove(&id).is_some();
+        self.settled.notify_waiters();
+        was_open
+    }
+
+    /// Tells a request of ours that it makes progress.
+    pub(crate) fn bump(&self, id: u64) {
+        if let Some(progress) = self.lock().own.get(&id).and_then(|call| call.progress.as_ref()) {
+            progress.notify_one();
+        }
+    }
+
+    /// When the oldest request that counts was made.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let table = self.lock();
+        let own = table.own.values().find(|call| !call.uncounted).map(|call| call.sent);
+        let view = table.view.values().next().copied();
+        own.into_iter().chain(view).min()
+    }
+
+    /// How many requests are open that count.
+    pub(crate) fn count(&self) -> usize {
+        let table = self.lock();
+        table.own.values().filter(|call| !call.uncounted).count() + table.view.len()
+    }
+
+    /// Resolves when none is open that counts.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if self.count() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Closes the table with all that is in it; says how many of our requests that were.
+    pub(crate) fn close_all(&self) -> usize {
+        let mut table = self.lock();
+        table.closed = true;
+        table.view.clear();
+        let calls = std::mem::take(&mut table.own);
+        drop(table);
+        self.settled.notify_waiters();
+        calls.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
