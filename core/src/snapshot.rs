@@ -81,8 +81,10 @@ impl Stats {
 }
 
 impl Snapshot {
-    /// Whether somebody who waits until `until` may go on: the answer that
-    /// [`Connect`](crate::Input::Connect) would give now, without asking for anything.
+    /// Whether somebody who waits until `until` may go on in this state.
+    ///
+    /// Looking is not asking: a [`Connect`](crate::Input::Connect) may bring the next dial forward, or begin one, and
+    /// is answered by the state after that.
     ///
     /// An open breaker is always a refusal here; only the machine lets the one caller through.
     pub fn admission(&self, want: Want, until: Timestamp) -> Admission {
@@ -105,9 +107,7 @@ impl Snapshot {
                 let heeds_callers = parked.is_none_or(ParkReason::heeds_callers);
                 match self.state.next_dial() {
                     Some(at) if at <= until && heeds_callers => Admission::Wait { next: Some(at) },
-                    retry_at => {
-                        Admission::Refuse { why: parked.map_or(Refusal::NotInTime, Refusal::Parked), retry_at }
-                    }
+                    retry_at => Admission::Refuse { why: parked.map_or(Refusal::NotInTime, Refusal::Parked), retry_at },
                 }
             }
             State::Closing { then: Then::Shutdown, .. } | State::Shutdown => {

@@ -8,6 +8,7 @@ use mcp_reconnect_core::replay::{Effect, Replay, Sent, Verdict};
 use mcp_reconnect_core::{Breaker, FailureClass, Want};
 use rmcp::model::{ErrorCode, ErrorData, InputRequiredResult};
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::connection::Shared;
@@ -142,7 +143,7 @@ impl<'a> Performance<'a> {
                 Ok(Err(error)) if disowns_session(&error) => {
                     let cause: Arc<str> = format!("the server has lost the session: {error}").into();
                     let failure = FailureClass::SessionGone.into();
-                    self.shared.command(Command::Lost { epoch: session.epoch(), failure, cause: cause.clone() });
+                    self.shared.lost(session.epoch(), failure, cause.clone());
                     CallFailure { sent: Sent::Refused, failure, cause }
                 }
                 Ok(Err(error)) => {
@@ -196,7 +197,10 @@ impl<'a> Performance<'a> {
                 () = sleep_until(self.until) => {
                     let epoch = session.epoch();
                     let reached = call.abandon("the caller's deadline passed");
-                    self.shared.command(Command::NoReply { epoch, sent });
+                    let (noted, done) = oneshot::channel();
+                    self.shared.command(Command::NoReply { epoch, sent, noted });
+                    // What the caller asks next is younger than the ping that this may lead to, and sees the strike.
+                    _ = done.await; // an owner that is gone notes nothing
                     return Err(CallError::DeadlineExceeded { epoch, sent: reached });
                 }
             }

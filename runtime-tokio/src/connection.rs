@@ -37,6 +37,7 @@ use crate::owner::{Command, Owner, Published};
 use crate::session::Session;
 use crate::setup::Wanted;
 use crate::view::Handler;
+use crate::wire::RequestIds;
 
 /// A connection to one MCP server that is rebuilt for as long as it lives.
 ///
@@ -180,6 +181,7 @@ impl Builder {
             probe_patience: self.probe_patience,
             drain: close_timeout - ladder,
             wanted: watch::Sender::new(Wanted::default()),
+            ids: RequestIds::default(),
             met: Mutex::new(None),
             known: Mutex::new(Catalogue::default()),
         });
@@ -396,7 +398,7 @@ impl Connection {
     /// Of an epoch that is not the live one it says nothing.
     pub fn invalidate(&self, epoch: Epoch, cause: impl Into<Arc<str>>) {
         let failure = Failure::new(FailureClass::SessionGone);
-        self.0.command(Command::Lost { epoch, failure, cause: cause.into() });
+        self.0.lost(epoch, failure, cause.into());
     }
 
     /// Tries now, if there is no session: a user asked, the configuration changed, or new credentials are there. A
@@ -477,6 +479,14 @@ impl Shared {
         drop(self.commands.send(command));
     }
 
+    /// Condemns the session at once, and tells the owner.
+    pub(crate) fn lost(&self, epoch: Epoch, failure: Failure, cause: Arc<str>) {
+        if let Some(session) = self.published.borrow().session.as_ref().filter(|session| session.epoch() == epoch) {
+            session.condemn();
+        }
+        self.command(Command::Lost { epoch, failure, cause });
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.published.borrow().snapshot
     }
@@ -508,7 +518,7 @@ impl Shared {
             let seen = published.borrow_and_update().clone();
             match seen.snapshot.admission(want, at) {
                 Admission::Go(_) => {
-                    if let Some(session) = seen.session {
+                    if let Some(session) = seen.session.filter(|session| !session.is_condemned()) {
                         return Ok(session);
                     }
                 }

@@ -21,7 +21,7 @@ use crate::owner::{Note, What};
 use crate::session::Session;
 use crate::setup::{self, SetupFailure, Wanted};
 use crate::view::{self, Handler};
-use crate::wire::{ListChanges, Wire};
+use crate::wire::{ListChanges, RequestIds, Wire};
 
 /// Whether a session must list its tools to be Ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,6 +45,7 @@ pub(crate) struct Spec {
     /// How long calls that slipped in may go on when a session is closed without need.
     pub(crate) drain: Duration,
     pub(crate) wanted: watch::Sender<Wanted>,
+    pub(crate) ids: RequestIds,
     /// What the last session's server could do.
     pub(crate) met: Mutex<Option<(ProtocolVersion, ServerCapabilities)>>,
     /// What was listed last, in any session.
@@ -298,7 +299,7 @@ impl Life {
         };
         let link = self.spec.connector.connect(attempt).await;
         let link = link.map_err(|error| Ended { failure: error.failure, cause: error.cause })?;
-        let wire = Wire::new(self.epoch, link, token, &self.tasks);
+        let wire = Wire::new(self.epoch, link, token, &self.tasks, self.spec.ids.clone());
         self.set_link(Some(wire.clone()));
         self.note(What::Reached(ReadyFlag::Transport));
         Ok(wire)

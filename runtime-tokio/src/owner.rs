@@ -25,8 +25,8 @@ pub(crate) enum Command {
     Connect { until: Instant, reply: oneshot::Sender<Admission> },
     /// Something for the machine as it is.
     Input(Input),
-    /// A call got no reply; it was sent then.
-    NoReply { epoch: Epoch, sent: Instant },
+    /// A call got no reply; it was sent then. Its caller hears of it when the machine has.
+    NoReply { epoch: Epoch, sent: Instant, noted: oneshot::Sender<()> },
     /// A call was answered while there were strikes.
     Answered,
     /// A call found the session silent for longer than `keepalive`: the host may have slept.
@@ -151,10 +151,11 @@ impl Owner {
                 self.step(Input::Connect { until }, Some(reply));
             }
             Command::Input(input) => self.step(input, None),
-            Command::NoReply { epoch, sent } => {
+            Command::NoReply { epoch, sent, noted } => {
                 let sent = self.clock.timestamp(sent);
                 self.sample();
                 self.step(Input::NoReply { epoch, sent }, None);
+                _ = noted.send(()); // the caller may be gone
             }
             Command::Answered => self.sample(),
             Command::Silent => self.notice_suspend(),

@@ -1,6 +1,7 @@
 //! One epoch's session: everything that a caller may do with it while it lasts.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub struct Session {
     service: RunningService<RoleClient, Handler>,
     catalogue: Mutex<Arc<Catalogue>>,
     notes: mpsc::UnboundedSender<Note>,
+    /// Reported to be broken: not handed out, though the owner may not have come to it yet.
+    condemned: AtomicBool,
 }
 
 impl Session {
@@ -44,7 +47,14 @@ impl Session {
         catalogue: Catalogue,
         notes: mpsc::UnboundedSender<Note>,
     ) -> Self {
-        Self { wire, established, service, catalogue: Mutex::new(Arc::new(catalogue)), notes }
+        Self {
+            wire,
+            established,
+            service,
+            catalogue: Mutex::new(Arc::new(catalogue)),
+            notes,
+            condemned: AtomicBool::new(false),
+        }
     }
 
     /// The epoch.
@@ -93,6 +103,14 @@ impl Session {
     /// Whether the session has ended, as far as is known.
     pub fn is_ended(&self) -> bool {
         self.wire.end_cause().is_some()
+    }
+
+    pub(crate) fn condemn(&self) {
+        self.condemned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_condemned(&self) -> bool {
+        self.condemned.load(Ordering::Acquire)
     }
 
     pub(crate) fn wire(&self) -> &Wire {

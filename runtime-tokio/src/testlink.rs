@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::link::{Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY, Outbound};
-use crate::wire::Wire;
+use crate::wire::{RequestIds, Wire};
 
 /// The server's side.
 pub(crate) struct Far {
@@ -64,7 +64,7 @@ pub(crate) fn wire() -> (Wire, Far) {
     let control = Arc::new(Control::default());
     let link = Link { outbound, inbound, control: control.clone() };
     let (token, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let wire = Wire::new(Epoch::FIRST, link, token.clone(), &tasks);
+    let wire = Wire::new(Epoch::FIRST, link, token.clone(), &tasks, RequestIds::default());
     (wire, Far { frames, inbound: sender, control, tasks, token })
 }
 

@@ -26,6 +26,23 @@ pub(crate) const FIRST_ID: u64 = 1 << 30;
 /// How many answers that we give to the server by ourselves may wait for the pipe; what is more goes unanswered.
 const REPLIES: usize = 64;
 
+/// The ids of our requests: shared by the epochs of a connection, so that a late answer of an old one, sent again by a
+/// new incarnation of the server, is nobody's.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestIds(Arc<AtomicU64>);
+
+impl Default for RequestIds {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(FIRST_ID)))
+    }
+}
+
+impl RequestIds {
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
 /// A cheap handle on the multiplexer of one link.
 #[derive(Clone)]
 pub(crate) struct Wire(Arc<Shared>);
@@ -43,7 +60,7 @@ struct Shared {
     open: OpenRequests,
     view: Mutex<Option<MailboxReader>>,
     attached: AtomicBool,
-    next_id: AtomicU64,
+    ids: RequestIds,
     /// What `last_inbound` counts from.
     base: Instant,
     last_inbound: AtomicU64,
@@ -103,7 +120,13 @@ impl Wire {
     /// Takes over a link; its tasks are spawned on `tasks`.
     ///
     /// `token` is this link's own: cancelling it ends the wire, and the end of the link cancels it.
-    pub(crate) fn new(epoch: Epoch, link: Link, token: CancellationToken, tasks: &TaskTracker) -> Self {
+    pub(crate) fn new(
+        epoch: Epoch,
+        link: Link,
+        token: CancellationToken,
+        tasks: &TaskTracker,
+        ids: RequestIds,
+    ) -> Self {
         let (notices, waiting) = mpsc::unbounded_channel();
         let (mailbox, reader) = mailbox();
         let wire = Self(Arc::new(Shared {
@@ -118,7 +141,7 @@ impl Wire {
             open: OpenRequests::default(),
             view: Mutex::new(Some(reader)),
             attached: AtomicBool::new(false),
-            next_id: AtomicU64::new(FIRST_ID),
+            ids,
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
             heard: CancellationToken::new(),
@@ -146,7 +169,7 @@ impl Wire {
     ///
     /// Parameters that are no object are sent as they are, without `_meta`.
     pub(crate) fn request(&self, method: &str, params: Option<&RawValue>, options: RequestOptions<'_>) -> Call {
-        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.0.ids.next();
         let params = params.map(RawValue::get);
         let text = if options.progress || !options.meta.is_empty() {
             frame::with_meta(params, options.meta, options.progress.then_some(id)).ok()

@@ -88,10 +88,10 @@ impl ConnectionMachine {
             return;
         }
         match liveness {
-            Liveness::Asked { since, deadline, missed, .. } if inbound < sent => {
+            Liveness::Asked { since, deadline, missed, .. } if inbound <= sent => {
                 self.watch(Liveness::Asked { since, deadline, missed, prompted: true });
             }
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } if inbound < sent => self.ask(true, out),
+            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } if inbound <= sent => self.ask(true, out),
             Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
         }
         self.stats.no_replies += 1;
@@ -144,7 +144,7 @@ impl ConnectionMachine {
             }
             Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => self.ask(false, out),
             Liveness::Asked { since, deadline, missed, prompted } if due(deadline) => {
-                if oldest.is_some_and(|sent| sent <= since) {
+                if oldest.is_some_and(|sent| sent < since) {
                     // A server that works on a call may be too busy to answer.
                     let deadline = self.now + self.config.ping_timeout();
                     self.watch(Liveness::Asked { since, deadline, missed, prompted });

@@ -116,7 +116,8 @@ fn config(mut bits: Bits, mut more: Bits) -> Config {
 }
 
 impl<'a> Walk<'a> {
-    /// The walk that these bytes make; an empty one if they are fewer than 32.
+    /// The walk that these bytes make: the first 24 are the configuration, the seed and the mode. Empty if there are
+    /// fewer than 32.
     pub fn new(bytes: &'a [u8]) -> Self {
         let (head, words) = bytes.split_at_checked(24).unwrap_or((&[0; 24], &[]));
         let word = |index: usize| head[8 * index..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));

@@ -57,7 +57,7 @@ fn k25_a_caller_joins_a_rebuild_or_is_told_when() {
     lose(&mut sim);
     sim.run_for(secs(12));
     let due = sim.snapshot().state.next_dial().expect("between two dials of an outage");
-    assert!(due > sim.now);
+    sim.run_until(due + secs(1)); // refused just now
     let until = sim.now;
     let short = sim.give(Input::Connect { until });
     assert!(matches!(short, Some(Admission::Refuse { why: Refusal::NotInTime, retry_at: Some(_) })), "{short:?}");
@@ -65,6 +65,19 @@ fn k25_a_caller_joins_a_rebuild_or_is_told_when() {
     assert!(matches!(sim.connect(secs(10)), Admission::Wait { next: Some(_) }));
     sim.run_for(secs(6));
     assert!(matches!(sim.connect(secs(10)), Admission::Go(_)));
+}
+
+#[test]
+fn k25_a_hundred_callers_that_saw_one_epoch_fail_cause_one_reconnect() {
+    let mut sim = ready(|_, _| HEALTHY);
+    let epoch = sim.live();
+    for caller in 0..100 {
+        let class = if caller % 2 == 0 { FailureClass::Transport } else { FailureClass::SessionGone };
+        sim.give(Input::Lost { epoch, failure: class.into() });
+        sim.run_for(Duration::from_millis(20));
+    }
+    sim.run_for(secs(10));
+    assert_eq!((sim.dials.len(), sim.snapshot().stats.failures), (2, 1));
 }
 
 /// An epoch that a caller reported is never handed out again, even if nothing else speaks against it.

@@ -172,7 +172,23 @@ fn k21_hints_are_floors_capped_and_kept() {
     assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0, "a rate limit never parks");
 }
 
-/// Two hundred callers, each every 10 ms, on a server that flaps, and on one that is dead.
+/// A rate limit is no outage: it climbs to the longest step and stays there, parks never, and callers do not hurry it.
+#[test]
+fn k21_a_rate_limit_without_a_hint_climbs_and_never_parks() {
+    let config = Config::default();
+    let mut sim = Sim::new(config, 1, |_, _| Server::Refuses(millis(10), FailureClass::RateLimited.into()));
+    for _ in 0..24 * 60 {
+        let _answered = sim.connect(secs(15));
+        sim.run_for(secs(60));
+    }
+    assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0);
+    let bound = 24 * 3_600 / (config.backoff_max() / 2).as_secs() + 7;
+    assert!(sim.dials.len() as u64 <= bound, "{} dials a day", sim.dials.len());
+    let late = &sim.gaps()[7..];
+    assert!(late.iter().all(|gap| (30.0..60.1).contains(gap)), "{late:?}");
+}
+
+/// Ten callers every 10 ms, on a server that is dead, and on one that flaps.
 #[test]
 fn k09_dials_are_bounded_whatever_callers_do() {
     let servers = [REFUSES, Server::Up(millis(10), Life::Ends(millis(200), FailureClass::Transport))];

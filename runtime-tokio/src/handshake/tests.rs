@@ -209,6 +209,14 @@ async fn k23_an_unsupported_version_is_negotiated_once() {
     assert_eq!(dial.established().await.0.era, Era::Legacy);
 }
 
+/// Without a wait, which paused time would pass over in silence.
+async fn expect_at_once(far: &mut Far, method: &str) -> Value {
+    let start = Instant::now();
+    let message = far.expect(method).await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "{method} came late");
+    message
+}
+
 #[tokio::test(start_paused = true)]
 async fn patience_is_counted_from_the_first_byte_and_bounded_by_a_third_of_the_start() {
     // Silent altogether.
@@ -217,7 +225,7 @@ async fn patience_is_counted_from_the_first_byte_and_bounded_by_a_third_of_the_s
     advance(Duration::from_millis(9_990)).await;
     assert!(dial.far.is_quiet().await);
     advance(Duration::from_millis(20)).await;
-    dial.far.expect("initialize").await;
+    expect_at_once(&mut dial.far, "initialize").await;
 
     // Slow to start: below the level of frames, and by a frame.
     for frame in [false, true] {
@@ -234,7 +242,7 @@ async fn patience_is_counted_from_the_first_byte_and_bounded_by_a_third_of_the_s
         advance(Duration::from_millis(1_990)).await;
         assert!(dial.far.is_quiet().await);
         advance(Duration::from_millis(20)).await;
-        dial.far.expect("initialize").await;
+        expect_at_once(&mut dial.far, "initialize").await;
     }
 }
 
@@ -245,7 +253,7 @@ async fn silent(memory: &Arc<EraMemory>) -> (Dial, Value, Value) {
     let probe = dial.far.expect("server/discover").await;
     settle().await;
     advance(Duration::from_secs(3)).await;
-    let request = dial.far.expect("initialize").await;
+    let request = expect_at_once(&mut dial.far, "initialize").await;
     (dial, probe, request)
 }
 
@@ -340,6 +348,15 @@ async fn other_ends_are_no_verdict_on_the_era() {
     assert_eq!(dial.outcome.await.unwrap().unwrap_err(), failed(Transport, EXIT));
     assert_eq!(memory.facts().era, None);
 
+    // It is not legacy either.
+    let memory = unknown();
+    let (dial, _, request) = silent(&memory).await;
+    dial.far.refuse(&request, -32601, "what?", Value::Null).await;
+    settle().await;
+    dial.far.hang_up();
+    assert_eq!(dial.outcome.await.unwrap().unwrap_err(), failed(Transport, EXIT));
+    assert_eq!(memory.facts().era, None);
+
     // A legacy server that died before it answered.
     let memory = known(Era::Legacy);
     let mut dial = Dial::new(&memory);
@@ -410,11 +427,11 @@ async fn k23_a_refusal_that_lists_versions_gets_one_retry_with_the_best_common()
     let request = dial.far.expect("initialize").await;
     dial.far.refuse(&request, -32602, "no", json!({ "supported": ["2031-01-01"] })).await;
     dial.failed(Permanent).await;
-    // Refused again.
+    // Refused again, whatever else is offered by then.
     let mut dial = Dial::new(&known(Era::Legacy));
-    for _ in 0..2 {
+    for offer in ["2025-06-18", "2025-03-26"] {
         let request = dial.far.expect("initialize").await;
-        dial.far.refuse(&request, -32602, "no", json!({ "supported": ["2025-06-18", "2025-03-26"] })).await;
+        dial.far.refuse(&request, -32602, "no", json!({ "supported": [offer] })).await;
     }
     dial.failed(Transport).await;
 }

@@ -53,7 +53,7 @@ impl Model {
 
     pub(super) fn no_reply(&mut self, sent: Timestamp, want: &mut Expected) {
         let Some(life) = &mut self.life else { return };
-        if life.heard < sent {
+        if life.heard <= sent {
             match &mut life.asked {
                 Some(asked) => asked.prompted = true,
                 None => {
@@ -84,7 +84,7 @@ impl Model {
         let now = self.now;
         if let Some(asked) = &mut life.asked {
             if asked.deadline <= now {
-                if life.open.is_some_and(|sent| sent <= asked.since) {
+                if life.open.is_some_and(|sent| sent < asked.since) {
                     asked.deadline = now + self.config.ping_timeout();
                 } else if asked.pings < self.config.ping_misses() {
                     want.ping = Some(Sure::Must);

@@ -86,7 +86,7 @@ pub(super) fn r19(look: &Look<'_>) {
     }
 }
 
-/// A call without a reply, and nothing heard since it was sent: ping now.
+/// A call without a reply, and nothing heard later than it was sent: ping now.
 pub(super) fn r20(look: &Look<'_>) {
     if let (Input::NoReply { epoch, .. }, Some(live)) = (look.step.input, look.before.phase.epoch())
         && epoch == live
@@ -170,6 +170,8 @@ pub(super) fn r23(look: &Look<'_>) {
         };
         assert!(allowed, "R23: {output:?} after Shutdown");
     }
+    let withdrawn = step.out.iter().any(|output| output == Output::Withdraw);
+    assert!(!first || withdrawn == look.before.published, "R23: withdrawn {withdrawn} by Shutdown: {step:?}");
     let live = matches!(look.before.phase, Phase::Dialling { .. } | Phase::Up { .. });
     assert!(!first || live == step.close().is_some(), "R23: the live epoch is closed, and only it: {step:?}");
 }
