@@ -2,4 +2,11 @@
 
 mod fake;
 mod k01;
+mod k04;
+mod k05;
+mod k06;
+mod k07;
+mod k08;
+mod k09;
+mod k10;
 mod support;
