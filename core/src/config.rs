@@ -124,7 +124,8 @@ impl Config {
     }
 
     /// The most dials that a machine with these knobs makes within `window` while no session becomes ready, nobody
-    /// asks for one and nobody wakes it: what one dead server costs.
+    /// asks for one and nobody wakes it: what one dead server costs. A server that answers with rate limits is no dead
+    /// one: it is not parked, and dialled once per longest step.
     pub fn max_dials_unasked(&self, window: Duration) -> u64 {
         let window = nanos(window);
         let mut dials = 1;

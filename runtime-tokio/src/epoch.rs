@@ -7,7 +7,7 @@ use mcp_reconnect_core::{CloseCause, Epoch, Failure, FailureClass, ReadyFlag};
 use rmcp::Service as _;
 use rmcp::model::{ProtocolVersion, ServerCapabilities};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -22,6 +22,9 @@ use crate::session::Session;
 use crate::setup::{self, SetupFailure, Wanted};
 use crate::view::{self, Handler};
 use crate::wire::{ListChanges, RequestIds, Wire};
+
+/// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
+const LIST_SETTLE: Duration = Duration::from_millis(250);
 
 /// Whether a session must list its tools to be Ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -358,6 +361,7 @@ impl Life {
                 // The wire is ending, which ends this.
                 return std::future::pending().await;
             }
+            sleep(LIST_SETTLE).await;
         }
     }
 

@@ -61,6 +61,13 @@ pub enum CallError {
         /// How far the call got.
         sent: Sent,
     },
+    /// The server asked for input and the host's own handler refused to give it. The request ran in part.
+    InputRefused {
+        /// Which session asked.
+        epoch: Epoch,
+        /// What the handler said.
+        error: ErrorData,
+    },
     /// The server answered in a shape that cannot be read as the result of this request.
     UnexpectedAnswer {
         /// Which session answered.
@@ -86,6 +93,7 @@ impl CallError {
             | Self::DeadlineExceeded { sent: Sent::No | Sent::Refused, .. } => true,
             Self::Server { .. }
             | Self::OutcomeUnknown { .. }
+            | Self::InputRefused { .. }
             | Self::UnexpectedAnswer { .. }
             | Self::DeadlineExceeded { sent: Sent::Maybe, .. } => false,
         }
@@ -118,6 +126,9 @@ impl fmt::Display for CallError {
             }
             Self::DeadlineExceeded { .. } => {
                 f.write_str("no answer by the deadline: the call did not reach the server")
+            }
+            Self::InputRefused { error, .. } => {
+                write!(f, "the input that the server asked for was refused: {}", error.message)
             }
             Self::UnexpectedAnswer { cause, .. } => write!(f, "the server's answer cannot be read: {cause}"),
             Self::InvalidParams(cause) => write!(f, "the parameters cannot be written as JSON: {cause}"),

@@ -37,3 +37,8 @@ pub use mcp_reconnect_core as core;
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use session::Session;
 pub use view::{Handler, ViewError};
+
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

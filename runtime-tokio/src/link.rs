@@ -53,7 +53,8 @@ pub struct Attempt {
 pub struct Link {
     /// Frames to the server, bounded.
     pub outbound: mpsc::Sender<Outbound>,
-    /// Frames from the server, one message each; closed when the link has ended.
+    /// Frames from the server, one message each; closed when the link has ended, which is also when it takes no more
+    /// frames to the server.
     pub inbound: mpsc::Receiver<Box<str>>,
     /// The way around the frames: kill, close, facts.
     pub control: Arc<dyn LinkControl>,

@@ -176,7 +176,7 @@ impl Session {
         };
         let context = RequestContext::new(RequestId::String(key.into()), self.service.peer().clone());
         let answer = self.service.service().handle_request(request, context).await;
-        let answer: ClientResult = answer.map_err(|error| CallError::Server { epoch, error })?;
+        let answer: ClientResult = answer.map_err(|error| CallError::InputRefused { epoch, error })?;
         serde_json::to_value(answer).map_err(|error| CallError::InvalidParams(error.to_string().into()))
     }
 }

@@ -20,8 +20,10 @@ fn down_until(seconds: u64) -> String {
     format!("until {seconds}s:\n initialize exit 1")
 }
 
-async fn until_parked(events: &mut Events) -> Vec<Status> {
-    until_status(events, |status| matches!(status, Status::Parked(_))).await
+/// Waits for a park, which comes within minutes.
+pub(crate) async fn until_parked(events: &mut Events) -> Vec<Status> {
+    let parked = until_status(events, |status| matches!(status, Status::Parked(_)));
+    timeout(secs(3600), parked).await.expect("it parks")
 }
 
 /// H-outage-60s and R027, without HTTP, and for an outage that is long enough to park.
@@ -165,7 +167,9 @@ async fn a_thousand_probes(script: &str, reason: ParkReason) -> (Vec<Status>, BT
     let mut events = connection.events();
     assert_eq!(until_parked(&mut events).await.last(), Some(&Status::Parked(reason)), "{script}");
     let mut told = Vec::new();
+    let began = Instant::now();
     while connection.snapshot().stats.probes < 1_000 {
+        assert!(began.elapsed() < secs(30 * 24 * 3600), "{script}: {:?}", connection.snapshot().stats);
         if let Ok(status) = timeout(secs(24 * 3600), next_status(&mut events)).await {
             told.push(status);
         }

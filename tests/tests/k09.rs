@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::*;
 
 /// How many links were open at most.
-pub fn most_at_once(ledger: &Ledger) -> usize {
+pub(crate) fn most_at_once(ledger: &Ledger) -> usize {
     let mut most = 0;
     let mut live = 0;
     for entry in ledger.entries() {
@@ -27,13 +27,13 @@ pub fn most_at_once(ledger: &Ledger) -> usize {
 }
 
 /// From the end of each spawn to the start of the next one, in milliseconds.
-pub fn waits(ledger: &Ledger) -> Vec<u64> {
+pub(crate) fn waits(ledger: &Ledger) -> Vec<u64> {
     let ends = ledger.entries().iter().filter(|entry| entry.event == Entry::Ended).map(|entry| entry.at);
     ledger.spawn_times().into_iter().skip(1).zip(ends).map(|(next, end)| next - end).collect()
 }
 
 /// Whether these waits, the first of them `from` steps up, are those of the ladder.
-pub fn climb(waits: &[u64], from: u32) -> bool {
+pub(crate) fn climb(waits: &[u64], from: u32) -> bool {
     waits.iter().zip(from..).all(|(wait, step)| {
         let step = 1000 * 2_u64.pow(step.min(6)).min(60);
         (step / 2..=step + 1).contains(wait)

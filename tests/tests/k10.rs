@@ -5,6 +5,7 @@ use mcp_reconnect::{CallError, Connection};
 use mcp_reconnect_tests::link::process_connector;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::k08::until_parked;
 use crate::k09::{climb, most_at_once, waits};
 use crate::support::*;
 
@@ -45,7 +46,7 @@ async fn k10_a_flapping_server_is_parked_as_such() {
     let connection = connect(&server);
     let mut events = connection.events();
     let began = Instant::now();
-    let seen = until_status(&mut events, |status| matches!(status, Status::Parked(_))).await;
+    let seen = until_parked(&mut events).await;
     assert_eq!(seen.last(), Some(&Status::Parked(ParkReason::Flapping)));
     assert!(began.elapsed() <= Config::default().park_after(), "{:?}", began.elapsed());
     let readies = seen.iter().filter(|status| matches!(status, Status::Ready(_))).count();
@@ -133,7 +134,7 @@ async fn k10_one_good_session_among_probes_ends_the_episode() {
     let server = memory("until 3600s:\n list ok, exit 0\nfrom 3600s:\n after 1h exit 0");
     let connection = connect(&server);
     let mut events = connection.events();
-    until_status(&mut events, |status| matches!(status, Status::Parked(_))).await;
+    until_parked(&mut events).await;
     sleep(secs(3600)).await;
     let options = mcp_reconnect::CallOptions { max_wait: secs(20), ..within(secs(60)) };
     assert_eq!(text(connection.call_tool_with(tool_with("echo", "up"), &options).await), "up");
@@ -155,7 +156,7 @@ async fn k10_handshake_exit0_of_processes_leaves_nothing() {
     let connection = Connection::builder(process_connector(&server)).config(quick).seed(7).build().unwrap();
     let mut events = connection.events();
     timeout(secs(60), async {
-        until_status(&mut events, |status| matches!(status, Status::Parked(_))).await;
+        until_parked(&mut events).await;
         connection.shutdown().await;
     })
     .await

@@ -10,62 +10,62 @@ use mcp_reconnect_tests::link::{MemoryConnector, process_connector};
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ContentBlock};
 
 /// A fake server in memory; time may be paused.
-pub fn memory(script: &str) -> Arc<FakeServer> {
+pub(crate) fn memory(script: &str) -> Arc<FakeServer> {
     Arc::new(FakeServer::new(script).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// A connection to it, with a fixed seed and default knobs.
-pub fn connect(server: &Arc<FakeServer>) -> Connection {
+pub(crate) fn connect(server: &Arc<FakeServer>) -> Connection {
     builder(server).build().unwrap()
 }
 
 /// The same before it is built.
-pub fn builder(server: &Arc<FakeServer>) -> Builder {
+pub(crate) fn builder(server: &Arc<FakeServer>) -> Builder {
     Connection::builder(MemoryConnector(server.clone())).name("fake").seed(7)
 }
 
 /// A fake server that is a process for each spawn.
-pub fn process(script: &str) -> FakeProcess {
+pub(crate) fn process(script: &str) -> FakeProcess {
     FakeProcess::new(env!("CARGO_BIN_EXE_fake-server"), script).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A connection to it.
-pub fn connect_process(server: &FakeProcess) -> Connection {
+pub(crate) fn connect_process(server: &FakeProcess) -> Connection {
     Connection::builder(process_connector(server)).name("fake").seed(7).build().unwrap()
 }
 
 /// Default knobs but for these.
-pub fn config(change: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
+pub(crate) fn config(change: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
     change(Config::builder()).build().unwrap()
 }
 
-pub const fn secs(seconds: u64) -> Duration {
+pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub const fn millis(millis: u64) -> Duration {
+pub(crate) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// A call of a tool without arguments.
-pub fn tool(name: &'static str) -> CallToolRequestParams {
+pub(crate) fn tool(name: &'static str) -> CallToolRequestParams {
     CallToolRequestParams::new(name)
 }
 
 /// A call of a tool with the argument `text`, which a well-behaved fake server answers with.
-pub fn tool_with(name: &'static str, text: &str) -> CallToolRequestParams {
+pub(crate) fn tool_with(name: &'static str, text: &str) -> CallToolRequestParams {
     let mut arguments = rmcp::model::JsonObject::new();
     arguments.insert("text".into(), text.into());
     CallToolRequestParams::new(name).with_arguments(arguments)
 }
 
 /// Options with this timeout.
-pub fn within(timeout: Duration) -> CallOptions {
+pub(crate) fn within(timeout: Duration) -> CallOptions {
     CallOptions { timeout, ..CallOptions::default() }
 }
 
 /// The text of a call's result.
-pub fn text(result: Result<CallToolResponse, CallError>) -> String {
+pub(crate) fn text(result: Result<CallToolResponse, CallError>) -> String {
     match result {
         Ok(CallToolResponse::Complete(result)) => match result.content.as_slice() {
             [ContentBlock::Text(text)] => text.text.clone(),
@@ -76,7 +76,7 @@ pub fn text(result: Result<CallToolResponse, CallError>) -> String {
 }
 
 /// Waits for the next status event, whatever else happens.
-pub async fn next_status(events: &mut Events) -> Status {
+pub(crate) async fn next_status(events: &mut Events) -> Status {
     loop {
         match events.next().await {
             Some(Event::Status { status, .. }) => return status,
@@ -88,7 +88,7 @@ pub async fn next_status(events: &mut Events) -> Status {
 }
 
 /// Waits for a status, and gives all that were seen on the way, that one included.
-pub async fn until_status(events: &mut Events, wanted: impl Fn(Status) -> bool) -> Vec<Status> {
+pub(crate) async fn until_status(events: &mut Events, wanted: impl Fn(Status) -> bool) -> Vec<Status> {
     let mut seen = Vec::new();
     loop {
         let status = next_status(events).await;
@@ -100,7 +100,7 @@ pub async fn until_status(events: &mut Events, wanted: impl Fn(Status) -> bool) 
 }
 
 /// Waits until a session is Ready, and gives its epoch.
-pub async fn until_ready(events: &mut Events) -> u64 {
+pub(crate) async fn until_ready(events: &mut Events) -> u64 {
     match until_status(events, |status| matches!(status, Status::Ready(_))).await.last() {
         Some(Status::Ready(epoch)) => epoch.get(),
         other => unreachable!("{other:?}"),
@@ -108,12 +108,12 @@ pub async fn until_ready(events: &mut Events) -> u64 {
 }
 
 /// The epoch with this number.
-pub fn epoch(number: u64) -> Epoch {
+pub(crate) fn epoch(number: u64) -> Epoch {
     Epoch::new(number).unwrap()
 }
 
 /// Every status that is waiting to be read.
-pub async fn drain_statuses(connection: Connection, mut events: Events) -> Vec<Status> {
+pub(crate) async fn drain_statuses(connection: Connection, mut events: Events) -> Vec<Status> {
     connection.shutdown().await;
     drop(connection);
     let mut seen = Vec::new();
