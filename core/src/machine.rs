@@ -164,39 +164,33 @@ impl ConnectionMachine {
             Input::Shutdown => self.on_shutdown(out),
             Input::Resumed => self.on_resumed(),
             Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
-            Input::Lost { epoch, failure } => match self.state {
-                State::Connecting { epoch: live, .. } | State::Ready { epoch: live, .. } if live == epoch => {
+            Input::Lost { epoch, failure } => {
+                if self.is_up(epoch) {
                     let then = self.plan(failure, out);
                     self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
                 }
-                State::Idle
-                | State::Connecting { .. }
-                | State::Ready { .. }
-                | State::Closing { .. }
-                | State::TransientFailure { .. }
-                | State::Parked { .. }
-                | State::Shutdown => {}
-            },
-            Input::Gone { epoch, failure } => match self.state {
-                State::Connecting { epoch: live, .. } | State::Ready { epoch: live, .. } if live == epoch => {
+            }
+            Input::Gone { epoch, failure } => {
+                if self.is_up(epoch) {
                     let then = self.plan(failure, out);
                     self.enter_after(then);
+                } else if let State::Closing { epoch: live, then, .. } = self.state
+                    && live == epoch
+                {
+                    self.enter_after(then);
                 }
-                State::Closing { epoch: live, then, .. } if live == epoch => self.enter_after(then),
-                State::Idle
-                | State::Connecting { .. }
-                | State::Ready { .. }
-                | State::Closing { .. }
-                | State::TransientFailure { .. }
-                | State::Parked { .. }
-                | State::Shutdown => {}
-            },
+            }
             Input::Traffic { epoch, inbound, answered, oldest } => {
                 self.on_traffic(epoch, inbound, answered, oldest, out);
             }
             Input::NoReply { epoch, sent } => self.on_no_reply(epoch, sent, out),
             Input::PingUnsupported { epoch } => self.on_ping_unsupported(epoch),
         }
+    }
+
+    /// Whether this is the live epoch, and not being closed.
+    fn is_up(&self, epoch: Epoch) -> bool {
+        self.state.live_epoch() == Some(epoch) && !matches!(self.state, State::Closing { .. })
     }
 
     fn on_reached(&mut self, epoch: Epoch, flag: ReadyFlag, out: &mut Outputs) {

@@ -11,12 +11,12 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::connection::Shared;
 use crate::error::CallError;
 use crate::frame::RpcError;
 use crate::owner::Command;
 use crate::pending::{Answer, CallFailure};
 use crate::session::Session;
+use crate::shared::Shared;
 use crate::wire::RequestOptions;
 
 /// How many `input_required` rounds one call may take (what the other SDKs allow).
@@ -227,7 +227,7 @@ impl<'a> Performance<'a> {
         }
         let mut members: serde_json::Map<String, serde_json::Value> = params
             .map_or(Ok(serde_json::Map::new()), |params| serde_json::from_str(params.get()))
-            .map_err(|error| CallError::InvalidParams(error.to_string().into()))?;
+            .map_err(CallError::invalid_params)?;
         members.remove("inputResponses");
         members.remove("requestState");
         let requests = asked.input_requests.unwrap_or_default();
@@ -239,7 +239,7 @@ impl<'a> Performance<'a> {
         if let Some(state) = asked.request_state {
             members.insert("requestState".into(), state.into());
         }
-        serde_json::value::to_raw_value(&members).map_err(|error| CallError::InvalidParams(error.to_string().into()))
+        serde_json::value::to_raw_value(&members).map_err(CallError::invalid_params)
     }
 }
 

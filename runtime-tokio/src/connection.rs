@@ -3,15 +3,9 @@
 #![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
 
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use mcp_reconnect_core::{
-    Admission, Config, ConnectionMachine, Epoch, Failure, FailureClass, Input, Snapshot, State, Then, WakeCause, Want,
-};
-use rmcp::RoleClient;
-use rmcp::Service;
+use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Snapshot, WakeCause, Want};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, CompleteRequestParams, CompleteResult,
     CreateTaskResult, GetPromptRequestParams, GetPromptResult, LoggingLevel, ReadResourceRequestParams,
@@ -19,229 +13,32 @@ use rmcp::model::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout_at};
-use tokio_util::task::TaskTracker;
-use tracing::Instrument as _;
+use serde_json::value::RawValue;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
 
+use crate::builder::Builder;
 use crate::call::{CallOptions, Performance, Target};
 use crate::catalogue::Catalogue;
-use crate::clock::{Clock, SuspendDetector};
-use crate::epoch::{Dialler, Require, Spec};
-use crate::era::{EraFacts, EraMemory, EraPolicy};
+use crate::era::EraFacts;
 use crate::error::CallError;
-use crate::event::{EVENT_CAPACITY, Events};
+use crate::event::Events;
 use crate::link::Connector;
-use crate::owner::{Command, Owner, Published};
+use crate::owner::Command;
 use crate::session::Session;
-use crate::setup::Wanted;
-use crate::view::Handler;
-use crate::wire::RequestIds;
+use crate::shared::Shared;
 
 /// A connection to one MCP server that is rebuilt for as long as it lives.
 ///
 /// A cheap handle: clones share the connection. When the last one is dropped, or after [`shutdown`](Self::shutdown),
 /// the session is closed and nothing is left: no task, no process, no timer.
 #[derive(Clone)]
-pub struct Connection(Arc<Shared>);
-
-/// What the handles share.
-pub(crate) struct Shared {
-    commands: mpsc::UnboundedSender<Command>,
-    published: watch::Receiver<Published>,
-    events: broadcast::WeakSender<crate::event::Event>,
-    spec: Arc<Spec>,
-    config: Config,
-    clock: Clock,
-    options: CallOptions,
-}
-
-/// Sets up a [`Connection`].
-#[must_use]
-pub struct Builder {
-    connector: Box<dyn Connector>,
-    name: Arc<str>,
-    config: Config,
-    options: CallOptions,
-    handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
-    policy: EraPolicy,
-    facts: EraFacts,
-    require: Require,
-    probe_patience: Duration,
-    seed: u64,
-}
-
-/// Why a connection could not be set up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// `close_timeout` would end a close before the transport's own ladder is through.
-    CloseTimeout {
-        /// The knob's value.
-        close_timeout: Duration,
-        /// How long the transport's ladder may take.
-        ladder: Duration,
-    },
-    /// There is no tokio runtime here.
-    NoRuntime,
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CloseTimeout { close_timeout, ladder } => {
-                write!(
-                    f,
-                    "`close_timeout` is {close_timeout:?}, not above the close ladder of the transport ({ladder:?})"
-                )
-            }
-            Self::NoRuntime => f.write_str("a connection must be built inside a tokio runtime"),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl Builder {
-    /// What the server is called in logs. Default `server`.
-    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// The knobs of the machine.
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// What calls may take and do, unless they say otherwise.
-    pub fn call_options(mut self, options: CallOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Makes the client handler of each epoch: what the server may ask of us, and tell us. Default: rmcp's `()`.
-    pub fn handler<H: Service<RoleClient>>(mut self, handler: impl Fn(Epoch) -> H + Send + Sync + 'static) -> Self {
-        self.handler = Box::new(move |epoch| Handler::new(handler(epoch)));
-        self
-    }
-
-    /// Which protocol era to speak. Default [`EraPolicy::Auto`].
-    pub fn era(mut self, policy: EraPolicy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// What an earlier process learnt about the server's era.
-    pub fn era_facts(mut self, facts: EraFacts) -> Self {
-        self.facts = facts;
-        self
-    }
-
-    /// What a session must have reached to be Ready. Default [`Require::Tools`].
-    pub fn require(mut self, require: Require) -> Self {
-        self.require = require;
-        self
-    }
-
-    /// How long a server of unknown era may leave the probe of the modern era unanswered, from its first byte on,
-    /// before it is asked to initialize as well. Default 2 s.
-    pub fn probe_patience(mut self, patience: Duration) -> Self {
-        self.probe_patience = patience;
-        self
-    }
-
-    /// The seed of the jitter: the same seed waits the same. Default: random.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Starts the connection: the first dial begins at once, and nobody waits for it.
-    ///
-    /// # Errors
-    ///
-    /// A `close_timeout` that is not above the transport's close ladder; no tokio runtime.
-    pub fn build(self) -> Result<Connection, BuildError> {
-        let ladder = self.connector.close_bound();
-        let close_timeout = self.config.close_timeout();
-        if close_timeout <= ladder {
-            return Err(BuildError::CloseTimeout { close_timeout, ladder });
-        }
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        let spec = Arc::new(Spec {
-            name: self.name,
-            connector: self.connector,
-            handler: self.handler,
-            memory: EraMemory::new(self.facts),
-            policy: self.policy,
-            require: self.require,
-            probe_patience: self.probe_patience,
-            drain: close_timeout - ladder,
-            wanted: watch::Sender::new(Wanted::default()),
-            ids: RequestIds::default(),
-            met: Mutex::new(None),
-            known: Mutex::new(Catalogue::default()),
-        });
-        let clock = Clock::start();
-        let machine = ConnectionMachine::new(self.config, self.seed, clock.now());
-        let (commands, orders) = mpsc::unbounded_channel();
-        let (note, notes) = mpsc::unbounded_channel();
-        let events = broadcast::Sender::new(EVENT_CAPACITY);
-        let initial = Published { snapshot: machine.snapshot(), session: None, catalogue: None, cause: None };
-        let (publisher, published) = watch::channel(initial);
-        let shared = Shared {
-            commands,
-            published,
-            events: events.downgrade(),
-            spec: spec.clone(),
-            config: self.config,
-            clock,
-            options: self.options,
-        };
-        let span = tracing::info_span!("connection", server = %spec.name);
-        let owner = Owner {
-            machine,
-            clock,
-            suspend: SuspendDetector::start(),
-            dialler: Dialler { spec, notes: note, tasks: TaskTracker::new() },
-            commands: orders,
-            notes,
-            published: publisher,
-            events,
-            live: None,
-            cause: None,
-            flapped_before: false,
-        };
-        shared.command(Command::Input(Input::Connect { until: clock.now() }));
-        runtime.spawn(owner.run().instrument(span));
-        Ok(Connection(Arc::new(shared)))
-    }
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("name", &self.name).field("config", &self.config).finish_non_exhaustive()
-    }
-}
+pub struct Connection(pub(crate) Arc<Shared>);
 
 impl Connection {
     /// Begins a connection to the server that `connector` reaches.
     pub fn builder(connector: impl Connector) -> Builder {
-        Builder {
-            connector: Box::new(connector),
-            name: "server".into(),
-            config: Config::default(),
-            options: CallOptions::default(),
-            handler: Box::new(|_| Handler::new(())),
-            policy: EraPolicy::Auto,
-            facts: EraFacts::default(),
-            require: Require::default(),
-            probe_patience: Duration::from_secs(2),
-            seed: RandomState::new().hash_one(0_u8),
-        }
+        Builder::new(connector)
     }
 
     /// Calls a tool, with the connection's own options.
@@ -318,8 +115,8 @@ impl Connection {
             #[serde(default)]
             params: Option<Box<RawValue>>,
         }
-        let text = serde_json::to_string(&request).map_err(invalid)?;
-        let Parts { params } = serde_json::from_str(&text).map_err(invalid)?;
+        let text = serde_json::to_string(&request).map_err(CallError::invalid_params)?;
+        let Parts { params } = serde_json::from_str(&text).map_err(CallError::invalid_params)?;
         let target = match &request {
             ClientRequest::CallToolRequest(call) => Target::Tool(&call.params.name),
             other => Target::Method(other.method()),
@@ -473,119 +270,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl Shared {
-    pub(crate) fn command(&self, command: Command) {
-        // An error says that the connection was shut down; whoever waits sees that.
-        drop(self.commands.send(command));
-    }
-
-    /// Condemns the session at once, and tells the owner.
-    pub(crate) fn lost(&self, epoch: Epoch, failure: Failure, cause: Arc<str>) {
-        if let Some(session) = self.published.borrow().session.as_ref().filter(|session| session.epoch() == epoch) {
-            session.condemn();
-        }
-        self.command(Command::Lost { epoch, failure, cause });
-    }
-
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        self.published.borrow().snapshot
-    }
-
-    pub(crate) fn keepalive(&self) -> Duration {
-        self.config.keepalive()
-    }
-
-    async fn perform(
-        &self,
-        target: Target<'_>,
-        params: Option<&(impl Serialize + Sync)>,
-        options: &CallOptions,
-    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
-        let params = params.map(to_raw_value).transpose().map_err(invalid)?;
-        Performance::new(self, target, options).run(params.as_deref()).await
-    }
-
-    /// A session that satisfies `want`, within this time. While one is Ready and the breaker is closed nothing but the
-    /// published state is looked at.
-    pub(crate) async fn acquire(&self, want: Want, until: Instant) -> Result<Arc<Session>, CallError> {
-        let at = self.clock.timestamp(until);
-        let mut published = self.published.clone();
-        let mut asked = false;
-        loop {
-            if self.commands.is_closed() {
-                return Err(CallError::Closed);
-            }
-            let seen = published.borrow_and_update().clone();
-            match seen.snapshot.admission(want, at) {
-                Admission::Go(_) => {
-                    if let Some(session) = seen.session.filter(|session| !session.is_condemned()) {
-                        return Ok(session);
-                    }
-                }
-                // The machine may let this caller through, and a caller brings the next dial forward.
-                Admission::Wait { .. } | Admission::Refuse { .. } if !asked || needs_asking(&seen.snapshot) => {
-                    asked = true;
-                    match self.ask_owner(until).await? {
-                        Admission::Go(epoch) if satisfies(epoch, want) => {
-                            if let Some(session) =
-                                published.borrow().session.clone().filter(|session| session.epoch() == epoch)
-                            {
-                                return Ok(session);
-                            }
-                        }
-                        Admission::Go(_) | Admission::Wait { .. } => {}
-                        Admission::Refuse { why, retry_at } => return Err(self.refused(why, retry_at)),
-                    }
-                    if published.has_changed().unwrap_or(true) {
-                        continue;
-                    }
-                }
-                Admission::Wait { .. } => {}
-                Admission::Refuse { why, retry_at } => return Err(self.refused(why, retry_at)),
-            }
-            match timeout_at(until, published.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(CallError::Closed),
-                Err(_) => {
-                    let retry_at = self.snapshot().state.next_dial();
-                    return Err(self.refused(mcp_reconnect_core::Refusal::NotInTime, retry_at));
-                }
-            }
-        }
-    }
-
-    async fn ask_owner(&self, until: Instant) -> Result<Admission, CallError> {
-        let (reply, admission) = oneshot::channel();
-        self.command(Command::Connect { until, reply });
-        admission.await.map_err(|_| CallError::Closed)
-    }
-
-    fn refused(&self, why: mcp_reconnect_core::Refusal, retry_at: Option<mcp_reconnect_core::Timestamp>) -> CallError {
-        if why == mcp_reconnect_core::Refusal::Shutdown {
-            return CallError::Closed;
-        }
-        let cause = self.published.borrow().cause.clone();
-        CallError::Refused { why, retry_at: retry_at.map(|at| self.clock.instant(at)), cause }
-    }
-}
-
-/// Whether nothing will come of waiting unless somebody asks.
-fn needs_asking(snapshot: &Snapshot) -> bool {
-    matches!(snapshot.state, State::Idle | State::Closing { then: Then::Rest, .. })
-}
-
-fn satisfies(epoch: Epoch, want: Want) -> bool {
-    match want {
-        Want::Session => true,
-        Want::SessionAfter(old) => epoch > old,
-    }
-}
-
 fn read<T: DeserializeOwned>(session: &Session, result: &RawValue) -> Result<T, CallError> {
     serde_json::from_str(result.get())
         .map_err(|error| CallError::UnexpectedAnswer { epoch: session.epoch(), cause: error.to_string().into() })
-}
-
-fn invalid(error: serde_json::Error) -> CallError {
-    CallError::InvalidParams(error.to_string().into())
 }

@@ -82,6 +82,10 @@ pub enum CallError {
 }
 
 impl CallError {
+    pub(crate) fn invalid_params(error: serde_json::Error) -> Self {
+        Self::InvalidParams(error.to_string().into())
+    }
+
     /// Whether the request certainly did not run.
     pub const fn not_run(&self) -> bool {
         match self {

@@ -1,5 +1,6 @@
 //! A connection to an MCP server that never dies for good and never lies about its state.
 
+mod builder;
 mod call;
 mod catalogue;
 mod clock;
@@ -18,6 +19,7 @@ mod owner;
 mod pending;
 mod session;
 mod setup;
+mod shared;
 #[cfg(unix)]
 pub mod stdio;
 #[cfg(test)]
@@ -25,9 +27,10 @@ mod testlink;
 mod view;
 mod wire;
 
+pub use builder::{BuildError, Builder};
 pub use call::CallOptions;
 pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
-pub use connection::{BuildError, Builder, Connection};
+pub use connection::Connection;
 pub use epoch::Require;
 pub use era::{Era, EraFacts, EraPolicy};
 pub use error::CallError;

@@ -177,7 +177,7 @@ impl Session {
         let context = RequestContext::new(RequestId::String(key.into()), self.service.peer().clone());
         let answer = self.service.service().handle_request(request, context).await;
         let answer: ClientResult = answer.map_err(|error| CallError::InputRefused { epoch, error })?;
-        serde_json::to_value(answer).map_err(|error| CallError::InvalidParams(error.to_string().into()))
+        serde_json::to_value(answer).map_err(CallError::invalid_params)
     }
 }
 

@@ -1,11 +1,8 @@
 //! K20: what the circuit breaker counts, and what it must never hold up.
 
-use std::sync::Arc;
-
 use mcp_reconnect::core::replay::Replay;
 use mcp_reconnect::core::{Breaker, Refusal, Status};
 use mcp_reconnect::{CallError, CallOptions, Connection, Event, Events};
-use mcp_reconnect_tests::fake::FakeServer;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::support::*;
@@ -21,15 +18,6 @@ const fn strikes(strikes: u8) -> Breaker {
 
 fn is_open(connection: &Connection) -> bool {
     matches!(connection.snapshot().breaker, Breaker::Open { .. })
-}
-
-/// A Ready connection, and what it tells from then on.
-async fn ready(script: &str) -> (Arc<FakeServer>, Connection, Events) {
-    let server = memory(script);
-    let connection = connect(&server);
-    let mut events = connection.events();
-    assert_eq!(until_ready(&mut events).await, 1);
-    (server, connection, events)
 }
 
 /// Calls of `write` that get no reply within a second each.

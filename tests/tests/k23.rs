@@ -1,22 +1,11 @@
 //! K23: protocol versions and eras, per epoch.
 
-use std::sync::Arc;
-
 use mcp_reconnect::core::{Breaker, FailureClass, ParkReason, Status};
 use mcp_reconnect::{Connection, Era, Event, Events};
-use mcp_reconnect_tests::fake::{Event as Entry, FakeServer, Ledger};
+use mcp_reconnect_tests::fake::{Event as Entry, Ledger};
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
-
-/// A Ready connection; the first epoch must do.
-async fn ready(script: &str) -> (Arc<FakeServer>, Connection, Events) {
-    let server = memory(script);
-    let connection = connect(&server);
-    let mut events = connection.events();
-    assert_eq!(until_ready(&mut events).await, 1);
-    (server, connection, events)
-}
 
 /// Ends the session and waits for the next one.
 async fn replace(connection: &Connection, events: &mut Events) -> u64 {

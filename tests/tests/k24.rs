@@ -1,26 +1,16 @@
 //! K24: how long a request lives, and how its end is told.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_reconnect::core::replay::Sent;
 use mcp_reconnect::core::{Breaker, FailureClass, Status};
-use mcp_reconnect::{CallError, CallOptions, Connection, Events};
-use mcp_reconnect_tests::fake::{Event as Entry, FakeServer, Ledger};
+use mcp_reconnect::{CallError, CallOptions, Connection};
+use mcp_reconnect_tests::fake::{Event as Entry, Ledger};
 use rmcp::model::CallToolResponse;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::*;
-
-/// A Ready connection, and what it tells from then on.
-async fn ready(script: &str) -> (Arc<FakeServer>, Connection, Events) {
-    let server = memory(script);
-    let connection = connect(&server);
-    let mut events = connection.events();
-    assert_eq!(until_ready(&mut events).await, 1);
-    (server, connection, events)
-}
 
 /// The request ids of this tool's calls, by spawn.
 fn calls(ledger: &Ledger, wanted: &str) -> Vec<(u32, Value)> {

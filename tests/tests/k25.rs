@@ -1,24 +1,14 @@
 //! K25: a fresh session is a fresh one.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use mcp_reconnect::core::{Refusal, Status};
-use mcp_reconnect::{CallError, CallOptions, Connection, Events};
-use mcp_reconnect_tests::fake::{Event as Entry, FakeServer, Ledger};
+use mcp_reconnect::{CallError, CallOptions};
+use mcp_reconnect_tests::fake::{Event as Entry, Ledger};
 use rmcp::model::CallToolRequestParams;
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
-
-/// A Ready connection, and what it tells from then on.
-async fn ready(script: &str) -> (Arc<FakeServer>, Connection, Events) {
-    let server = memory(script);
-    let connection = connect(&server);
-    let mut events = connection.events();
-    assert_eq!(until_ready(&mut events).await, 1);
-    (server, connection, events)
-}
 
 fn call_ids(ledger: &Ledger) -> Vec<String> {
     let ids = ledger.entries().iter().filter_map(|entry| match &entry.event {

@@ -15,15 +15,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::*;
 
-/// A Ready connection, and what it tells from then on.
-async fn ready(script: &str) -> (Arc<FakeServer>, Connection, Events) {
-    let server = memory(script);
-    let connection = connect(&server);
-    let mut events = connection.events();
-    assert_eq!(until_ready(&mut events).await, 1);
-    (server, connection, events)
-}
-
 // What the server asks of the client.
 
 /// A user, and what became of each question: in which epoch, when, and how it ended.

@@ -19,6 +19,15 @@ pub(crate) fn connect(server: &Arc<FakeServer>) -> Connection {
     builder(server).build().unwrap()
 }
 
+/// A Ready connection with its first session, and what it tells from then on.
+pub(crate) async fn ready(script: &str) -> (Arc<FakeServer>, Connection, Events) {
+    let server = memory(script);
+    let connection = connect(&server);
+    let mut events = connection.events();
+    assert_eq!(until_ready(&mut events).await, 1);
+    (server, connection, events)
+}
+
 /// The same before it is built.
 pub(crate) fn builder(server: &Arc<FakeServer>) -> Builder {
     Connection::builder(MemoryConnector(server.clone())).name("fake").seed(7)

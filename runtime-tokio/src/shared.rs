@@ -1,0 +1,138 @@
+//! What the handles of a connection share, and how a caller comes to a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mcp_reconnect_core::{Admission, Config, Epoch, Failure, Refusal, Snapshot, State, Then, Timestamp, Want};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::call::{CallOptions, Performance, Target};
+use crate::clock::Clock;
+use crate::epoch::Spec;
+use crate::error::CallError;
+use crate::event::Event;
+use crate::owner::{Command, Published};
+use crate::session::Session;
+
+/// What the handles share.
+pub(crate) struct Shared {
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) published: watch::Receiver<Published>,
+    pub(crate) events: broadcast::WeakSender<Event>,
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) options: CallOptions,
+}
+
+impl Shared {
+    pub(crate) fn command(&self, command: Command) {
+        // An error says that the connection was shut down; whoever waits sees that.
+        drop(self.commands.send(command));
+    }
+
+    /// Condemns the session at once, and tells the owner.
+    pub(crate) fn lost(&self, epoch: Epoch, failure: Failure, cause: Arc<str>) {
+        if let Some(session) = self.published.borrow().session.as_ref().filter(|session| session.epoch() == epoch) {
+            session.condemn();
+        }
+        self.command(Command::Lost { epoch, failure, cause });
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.published.borrow().snapshot
+    }
+
+    pub(crate) fn keepalive(&self) -> Duration {
+        self.config.keepalive()
+    }
+
+    /// Runs a call with these parameters: the session that answered, and the result as it came.
+    pub(crate) async fn perform(
+        &self,
+        target: Target<'_>,
+        params: Option<&(impl Serialize + Sync)>,
+        options: &CallOptions,
+    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let params = params.map(to_raw_value).transpose().map_err(CallError::invalid_params)?;
+        Performance::new(self, target, options).run(params.as_deref()).await
+    }
+
+    /// A session that satisfies `want`, within this time. While one is Ready and the breaker is closed nothing but the
+    /// published state is looked at.
+    pub(crate) async fn acquire(&self, want: Want, until: Instant) -> Result<Arc<Session>, CallError> {
+        let at = self.clock.timestamp(until);
+        let mut published = self.published.clone();
+        let mut asked = false;
+        loop {
+            if self.commands.is_closed() {
+                return Err(CallError::Closed);
+            }
+            let seen = published.borrow_and_update().clone();
+            match seen.snapshot.admission(want, at) {
+                Admission::Go(_) => {
+                    if let Some(session) = seen.session.filter(|session| !session.is_condemned()) {
+                        return Ok(session);
+                    }
+                }
+                // The machine may let this caller through, and a caller brings the next dial forward.
+                Admission::Wait { .. } | Admission::Refuse { .. } if !asked || needs_asking(&seen.snapshot) => {
+                    asked = true;
+                    match self.ask_owner(until).await? {
+                        Admission::Go(epoch) if satisfies(epoch, want) => {
+                            if let Some(session) =
+                                published.borrow().session.clone().filter(|session| session.epoch() == epoch)
+                            {
+                                return Ok(session);
+                            }
+                        }
+                        Admission::Go(_) | Admission::Wait { .. } => {}
+                        Admission::Refuse { why, retry_at } => return Err(self.refused(why, retry_at)),
+                    }
+                    if published.has_changed().unwrap_or(true) {
+                        continue;
+                    }
+                }
+                Admission::Wait { .. } => {}
+                Admission::Refuse { why, retry_at } => return Err(self.refused(why, retry_at)),
+            }
+            match timeout_at(until, published.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(CallError::Closed),
+                Err(_) => {
+                    let retry_at = self.snapshot().state.next_dial();
+                    return Err(self.refused(Refusal::NotInTime, retry_at));
+                }
+            }
+        }
+    }
+
+    async fn ask_owner(&self, until: Instant) -> Result<Admission, CallError> {
+        let (reply, admission) = oneshot::channel();
+        self.command(Command::Connect { until, reply });
+        admission.await.map_err(|_| CallError::Closed)
+    }
+
+    fn refused(&self, why: Refusal, retry_at: Option<Timestamp>) -> CallError {
+        if why == Refusal::Shutdown {
+            return CallError::Closed;
+        }
+        let cause = self.published.borrow().cause.clone();
+        CallError::Refused { why, retry_at: retry_at.map(|at| self.clock.instant(at)), cause }
+    }
+}
+
+/// Whether nothing will come of waiting unless somebody asks.
+fn needs_asking(snapshot: &Snapshot) -> bool {
+    matches!(snapshot.state, State::Idle | State::Closing { then: Then::Rest, .. })
+}
+
+fn satisfies(epoch: Epoch, want: Want) -> bool {
+    match want {
+        Want::Session => true,
+        Want::SessionAfter(old) => epoch > old,
+    }
+}
