@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::clock::deadline;
 use crate::error::CallError;
 use crate::frame::RpcError;
 use crate::owner::Command;
@@ -106,11 +107,8 @@ pub(crate) struct Performance<'a> {
 
 impl<'a> Performance<'a> {
     pub(crate) fn new(shared: &'a Shared, target: Target<'a>, options: &'a CallOptions) -> Self {
-        let now = Instant::now();
-        let cap = options.max_timeout.unwrap_or_else(|| options.timeout.saturating_mul(10));
-        let far = now + Duration::from_secs(u32::MAX.into());
-        let at = |after: Duration| now.checked_add(after).unwrap_or(far);
-        Self { shared, target, options, until: at(options.timeout).min(at(cap)), cap: at(cap) }
+        let cap = deadline(options.max_timeout.unwrap_or_else(|| options.timeout.saturating_mul(10)));
+        Self { shared, target, options, until: cap.min(deadline(options.timeout)), cap }
     }
 
     /// Runs the call to its end. The session that answered, and the result as it came.
@@ -121,7 +119,7 @@ impl<'a> Performance<'a> {
         // What became of an earlier sending that may have run.
         let mut unknown = None;
         loop {
-            let wait_until = self.until.min(Instant::now() + self.options.max_wait);
+            let wait_until = self.until.min(deadline(self.options.max_wait));
             let session = match self.shared.acquire(want, wait_until).await {
                 Ok(session) => session,
                 Err(error) => return Err(unknown.unwrap_or(error)),
@@ -193,7 +191,7 @@ impl<'a> Performance<'a> {
                     }
                     return Ok(answer);
                 }
-                () = progress.bumped() => self.until = self.cap.min(Instant::now() + self.options.timeout),
+                () = progress.bumped() => self.until = self.cap.min(deadline(self.options.timeout)),
                 () = sleep_until(self.until) => {
                     let epoch = session.epoch();
                     let reached = call.abandon("the caller's deadline passed");

@@ -8,6 +8,9 @@ use tokio::time::Instant;
 /// How far the wall clock must run ahead of the monotonic one to count as a suspend: more than clock discipline does.
 const SUSPEND: Duration = Duration::from_secs(5);
 
+/// Further away than any process lives, and still within what every platform can express.
+const FAR: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// Translates between tokio's time and the machine's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
@@ -29,9 +32,14 @@ impl Clock {
 
     pub(crate) fn instant(self, at: Timestamp) -> Instant {
         let since_origin = Duration::from_nanos(at.as_nanos());
-        // What the platform cannot express is further away than any process lives.
-        self.origin.checked_add(since_origin).unwrap_or_else(|| self.origin + Duration::from_secs(u32::MAX.into()))
+        self.origin.checked_add(since_origin).unwrap_or_else(|| self.origin + FAR)
     }
+}
+
+/// The time `after` from now; what is further away than any process lives is cut.
+pub(crate) fn deadline(after: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(after).unwrap_or_else(|| now + FAR)
 }
 
 /// Notices that the host slept: the wall clock went on, the monotonic one did not.
@@ -44,6 +52,7 @@ pub(crate) struct SuspendDetector {
 }
 
 impl SuspendDetector {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     pub(crate) fn start() -> Self {
         Self { wall: SystemTime::now(), monotonic: std::time::Instant::now() }
     }

@@ -15,11 +15,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
-use tokio::time::Instant;
 
 use crate::builder::Builder;
 use crate::call::{CallOptions, Performance, Target};
 use crate::catalogue::Catalogue;
+use crate::clock::deadline;
 use crate::era::EraFacts;
 use crate::error::CallError;
 use crate::event::Events;
@@ -179,7 +179,7 @@ impl Connection {
     ///
     /// [`CallError::Refused`] with the time at which to ask again; [`CallError::Closed`].
     pub async fn session(&self) -> Result<Arc<Session>, CallError> {
-        self.0.acquire(Want::Session, Instant::now() + self.0.options.max_wait).await
+        self.0.acquire(Want::Session, deadline(self.0.options.max_wait)).await
     }
 
     /// A session that is newer than this epoch's, as soon as there is one.
@@ -188,7 +188,7 @@ impl Connection {
     ///
     /// As [`session`](Self::session).
     pub async fn session_after(&self, epoch: Epoch) -> Result<Arc<Session>, CallError> {
-        self.0.acquire(Want::SessionAfter(epoch), Instant::now() + self.0.options.max_wait).await
+        self.0.acquire(Want::SessionAfter(epoch), deadline(self.0.options.max_wait)).await
     }
 
     /// Says that a session is broken, whatever its transport looks like: it is never handed out again, and rebuilt.

@@ -388,6 +388,7 @@ fn read(mut file: &File) -> io::Result<Ledger> {
     Ledger::from_lines(&text)
 }
 
+#[expect(clippy::disallowed_methods, reason = "the only clock that processes share")]
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

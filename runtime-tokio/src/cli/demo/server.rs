@@ -95,6 +95,11 @@ fn tool(name: &str, annotations: Value) -> Value {
     })
 }
 
+#[expect(clippy::disallowed_methods, reason = "a server that answers one call at a time, and takes its time")]
+fn work() {
+    thread::sleep(WORK);
+}
+
 fn call(stage: &Stage, params: &Value) -> io::Result<Result<Value, (i64, String)>> {
     let (Some(name @ (ECHO | APPEND)), Some(text)) = (params["name"].as_str(), params["arguments"]["text"].as_str())
     else {
@@ -104,7 +109,7 @@ fn call(stage: &Stage, params: &Value) -> io::Result<Result<Value, (i64, String)
     if name == APPEND && stage.take(Misdeed::DoubleRun) {
         stage.record(text)?;
     }
-    thread::sleep(WORK);
+    work();
     let text = if stage.take(Misdeed::WrongAnswer) { "another caller's text" } else { text };
     Ok(Ok(json!({ "content": [{ "type": "text", "text": text }] })))
 }
