@@ -56,7 +56,9 @@ async fn k12_busy_240s() {
     let asked = tokio::time::Instant::now();
     assert_eq!(text(connection.call_tool_with(tool("write"), &within(secs(300))).await), "done");
     assert_eq!(asked.elapsed(), secs(240));
+    tokio::time::sleep(secs(1)).await;
     assert!(is_ready(&connection, 1));
+    assert_eq!(server.ledger().requests("ping"), 0, "who works is not asked");
     assert_eq!((server.ledger().spawns(), server.ledger().executions("write")), (1, 1));
 }
 
@@ -70,7 +72,11 @@ async fn k12_asked_while_busy() {
     let asker = connection.clone();
     let call = tokio::spawn(async move { asker.call_tool_with(tool("write"), &within(secs(300))).await });
     server.watch().wait_until(|ledger| ledger.calls("write") == 1).await;
+    // A second later, so that nothing that came before counts as the answer.
+    tokio::time::sleep(secs(1)).await;
     connection.resumed();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(connection.snapshot().stats.pings, 1);
     assert_eq!(text(call.await.unwrap()), "done");
     // The verdict is not made up for afterwards.
     tokio::time::sleep(secs(600)).await;
@@ -125,8 +131,11 @@ async fn asked_during_a_call(server: &std::sync::Arc<mcp_reconnect_tests::fake::
     let asker = connection.clone();
     let call = tokio::spawn(async move { asker.call_tool(tool("write")).await });
     server.watch().wait_until(|ledger| ledger.calls("write") == 1).await;
+    // A second later, so that nothing that came before counts as the answer.
+    tokio::time::sleep(secs(1)).await;
     connection.resumed();
     assert_eq!(text(call.await.unwrap()), "done");
+    assert_eq!(connection.snapshot().stats.pings, 1);
     an_hour().await;
     assert!(is_ready(&connection, 1), "{connection:?}");
     assert_eq!((server.ledger().spawns(), server.ledger().executions("write")), (1, 1));
