@@ -261,3 +261,18 @@ async fn k04_the_cause_reaches_whoever_asks() {
         other => panic!("{other:?}"),
     }
 }
+
+/// Whichever message of either era says it.
+#[tokio::test(start_paused = true)]
+async fn k04_no_common_version_is_permanent_however_it_is_said() {
+    let discovered = r#"discover result '{"supportedVersions":["2031-01-01"],"capabilities":{},"serverInfo":{"name":"f","version":"1"}}'"#;
+    for refusal in ["initialize only 2031-01-01", "discover only 2031-01-01", discovered] {
+        let server = memory(refusal);
+        let connection = connect(&server);
+        let seen = until_status(&mut connection.events(), |status| status != Status::Connecting).await;
+        assert_eq!(seen.last(), Some(&Status::Parked(ParkReason::Permanent)), "{refusal}");
+        assert_eq!(connection.snapshot().stats.dials, 1, "{refusal}");
+        let cause = connection.last_failure().expect("a cause");
+        assert!(cause.contains("2031-01-01"), "{refusal}: {cause}");
+    }
+}

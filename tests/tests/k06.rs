@@ -213,3 +213,14 @@ async fn k06_a_set_up_that_hangs_does_not_keep_a_session_from_being_ready() {
     assert_eq!(until_ready(&mut events).await, 2);
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
 }
+
+/// The probe of the modern era is part of the start, and its silence leaves time for the rest.
+#[tokio::test(start_paused = true)]
+async fn k06_a_silent_probe_fails_no_start() {
+    let server = memory("discover never");
+    let connection = connect(&server);
+    let began = Instant::now();
+    assert_eq!(until_ready(&mut connection.events()).await, 1);
+    assert!(began.elapsed() <= START / 3, "{:?}", began.elapsed());
+    assert_eq!((server.ledger().spawns(), server.ledger().initializes()), (1, 1));
+}
