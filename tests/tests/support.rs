@@ -100,8 +100,12 @@ pub(crate) async fn next_status(events: &mut Events) -> Status {
 pub(crate) async fn until_status(events: &mut Events, wanted: impl Fn(Status) -> bool) -> Vec<Status> {
     let mut seen = Vec::new();
     loop {
-        let status = next_status(events).await;
+        // On paused time a connection that goes on trying would keep a failing test from ending.
+        let Ok(status) = tokio::time::timeout(secs(24 * 3600), next_status(events)).await else {
+            panic!("nothing more in a day after {seen:?}");
+        };
         seen.push(status);
+        assert!(seen.len() < 10_000, "not among ten thousand");
         if wanted(status) {
             return seen;
         }
