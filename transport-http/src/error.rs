@@ -1,0 +1,154 @@
+//! Why an exchange failed: its class, how far it got, whom it concerns, and the hop that failed in words.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use http::StatusCode;
+use mcp_reconnect_core::replay::Sent;
+use mcp_reconnect_core::{Failure, FailureClass};
+use rustls::AlertDescription;
+
+/// Why an exchange brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeError {
+    /// The class, as the machine will see it.
+    pub failure: Failure,
+    /// How far the request got.
+    pub sent: Sent,
+    /// Whom it concerns.
+    pub reach: Reach,
+    /// The cause in words, the failing hop included.
+    pub cause: Arc<str>,
+    /// The status that was answered, if one was.
+    pub status: Option<StatusCode>,
+}
+
+/// What a failed exchange says about the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Nothing: the endpoint works, this request was refused.
+    Exchange,
+    /// The session, or the way to it, may be broken: a [`probe`](crate::HttpClient::probe) tells.
+    Doubt,
+    /// No later exchange of this session will fare better.
+    Session,
+}
+
+impl ExchangeError {
+    pub(crate) fn new(class: FailureClass, sent: Sent, reach: Reach, cause: impl Into<Arc<str>>) -> Self {
+        Self { failure: class.into(), sent, reach, cause: cause.into(), status: None }
+    }
+
+    /// What an exchange is told that would carry a session id which the server has disowned.
+    pub(crate) fn session_gone() -> Self {
+        Self::new(FailureClass::SessionGone, Sent::No, Reach::Session, "the server has lost the session")
+    }
+
+    /// The answer did not come, or not whole.
+    pub(crate) fn cut(cause: impl Into<Arc<str>>) -> Self {
+        Self::new(FailureClass::Transport, Sent::Maybe, Reach::Doubt, cause)
+    }
+
+    /// The answer came and cannot be used.
+    pub(crate) fn unusable(cause: impl Into<Arc<str>>) -> Self {
+        Self::new(FailureClass::Transport, Sent::Maybe, Reach::Exchange, cause)
+    }
+
+    /// The same for a request that had reached the server already.
+    pub(crate) fn after_sending(mut self) -> Self {
+        self.sent = Sent::Maybe;
+        self
+    }
+
+    /// What reqwest says of a request to `target`.
+    pub(crate) fn request(error: &reqwest::Error, target: &str) -> Self {
+        let causes = causes(error);
+        let connecting = error.is_connect();
+        let class = if causes.iter().any(|cause| is_rejected_certificate(*cause)) {
+            FailureClass::Permanent
+        } else {
+            FailureClass::Transport
+        };
+        let mut texts: Vec<String> = Vec::new();
+        for text in causes.iter().map(ToString::to_string) {
+            if !texts.iter().any(|known| known.contains(&text)) {
+                texts.push(text);
+            }
+        }
+        let hop = if causes.iter().any(|cause| cause.is::<rustls::Error>()) {
+            "TLS with"
+        } else if texts.iter().any(|text| text.contains("dns error")) {
+            "the resolver, for"
+        } else if texts.iter().any(|text| text.contains("tunnel") || text.contains("socks")) {
+            "the proxy to"
+        } else if connecting {
+            "the connection to"
+        } else {
+            "the exchange with"
+        };
+        // The outer layers only say that there was a client and a request.
+        let said =
+            texts.iter().filter(|text| !text.starts_with("error sending request") && !text.starts_with("client error"));
+        let said = said.map(String::as_str).collect::<Vec<_>>().join(": ");
+        let (sent, reach) = if connecting { (Sent::No, Reach::Doubt) } else { (Sent::Maybe, Reach::Doubt) };
+        Self::new(class, sent, reach, format!("{hop} {target} failed: {said}"))
+    }
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl Error for ExchangeError {}
+
+/// An error and what it is made of. What an [`io::Error`] wraps is not among its sources.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
+    let mut found = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        found.push(error);
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped as &(dyn Error + 'static)),
+            None => error.source(),
+        };
+    }
+    found
+}
+
+/// Whether the other side's certificate was rejected, or ours by it. A handshake that breaks off is neither.
+fn is_rejected_certificate(error: &(dyn Error + 'static)) -> bool {
+    use AlertDescription as Alert;
+    match error.downcast_ref::<rustls::Error>() {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            Alert::BadCertificate
+                | Alert::CertificateExpired
+                | Alert::CertificateRequired
+                | Alert::CertificateRevoked
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::UnsupportedCertificate
+        ),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_found_however_deep_it_is_wrapped() {
+        let rejected = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let wrapped = io::Error::other(io::Error::other(rejected));
+        assert!(causes(&wrapped).into_iter().any(is_rejected_certificate));
+        let broken = io::Error::other(io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof"));
+        assert!(!causes(&broken).into_iter().any(is_rejected_certificate));
+    }
+}

@@ -1,0 +1,61 @@
+//! An MCP server behind streamable HTTP, as frames.
+//!
+//! [`HttpServer`] says where the server is; [`HttpServer::open`] gives the client of one session:
+//!
+//! ```text
+//!                 exchange ──POST──▶ ┌────────┐
+//!   whole JSON-RPC         ◀─ body ─ │        │   JSON, or a stream of events that is resumed where it is cut
+//!   messages      Standing ◀── GET ─ │ server │
+//!                    probe ──POST──▶ │        │   is the session alive?
+//!                    close ─DELETE─▶ └────────┘
+//! ```
+//!
+//! They are plain async parts: this crate spawns no task, and dropping a future ends its exchange on the wire. What goes
+//! wrong becomes an [`ExchangeError`], once, here: the class, how far the request got, and whom it concerns.
+//!
+//! # Guarantees
+//!
+//! - A session id is taken from 2xx answers to `initialize` only, and never sent on `initialize`. Once the server has
+//!   disowned it ([`classify::SESSION_LOSS`]) nothing is sent that carries it: no POST, no GET, no DELETE.
+//! - No request is repeated, but for one whose credentials were refused and could be renewed. Redirects are followed
+//!   within the origin, where they keep the method (307, 308).
+//! - An error that names no request settles the exchange that it came with.
+//! - Memory is bounded by the frame limit for each exchange.
+//! - TLS is set up without touching the process-wide crypto provider.
+//!
+//! Without the feature `client` only the pure parts are built.
+
+pub mod classify;
+#[cfg(feature = "client")]
+mod client;
+#[cfg(feature = "client")]
+mod credentials;
+#[cfg(feature = "client")]
+mod error;
+#[cfg(feature = "client")]
+mod exchange;
+pub mod headers;
+#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the client reads all of a message"))]
+mod message;
+mod retry_after;
+#[cfg(feature = "client")]
+mod server;
+pub mod sse;
+#[cfg(feature = "client")]
+mod standing;
+
+#[cfg(feature = "client")]
+pub use client::HttpClient;
+#[cfg(feature = "client")]
+pub use credentials::{Credentials, Refresh};
+#[cfg(feature = "client")]
+pub use error::{ExchangeError, Reach};
+#[cfg(feature = "client")]
+pub use exchange::Rest;
+pub use retry_after::retry_after;
+#[cfg(feature = "client")]
+pub use rustls::pki_types;
+#[cfg(feature = "client")]
+pub use server::{DEFAULT_FRAME_LIMIT, HttpServer, ServerError};
+#[cfg(feature = "client")]
+pub use standing::{Standing, StandingEnd};

@@ -1,0 +1,315 @@
+//! Where a server is and how it is reached.
+
+use std::error::Error;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use mcp_reconnect_core::FailureClass;
+use reqwest::Url;
+use reqwest::redirect::Policy;
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_platform_verifier::Verifier;
+
+use crate::client::HttpClient;
+use crate::credentials::{Credentials, Renewal};
+
+/// How long a message or an event may be, in bytes, unless [`HttpServer::frame_limit`] says otherwise.
+pub const DEFAULT_FRAME_LIMIT: NonZeroUsize = NonZeroUsize::new(16 * 1024 * 1024).unwrap();
+
+/// How long the DELETE of a session may take, unless [`HttpServer::close_timeout`] says otherwise.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a connection may take to be made, over all addresses of the name: less than a start, so that the address
+/// is named.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a refresh of the credentials may take.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a request may be redirected.
+const REDIRECTS: usize = 10;
+
+/// A server behind streamable HTTP: its URL, and what its requests carry. Clones share their credentials.
+#[derive(Clone)]
+pub struct HttpServer {
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) frame_limit: NonZeroUsize,
+    pub(crate) close_timeout: Duration,
+    pub(crate) renewal: Option<Arc<Renewal>>,
+    connect_timeout: Duration,
+    proxy: Option<Url>,
+    roots: Vec<CertificateDer<'static>>,
+    identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
+    tls: Arc<OnceLock<ClientConfig>>,
+}
+
+impl HttpServer {
+    /// The server at this `http://` or `https://` URL.
+    ///
+    /// # Errors
+    ///
+    /// What is no such URL.
+    pub fn new(url: &str) -> Result<Self, ServerError> {
+        let parsed = Url::parse(url)
+            .map_err(|error| ServerError::permanent(format!("the server's URL cannot be read: {error}")))?;
+        if !matches!(parsed.scheme(), "http" | "https") || parsed.host_str().is_none() {
+            return Err(ServerError::permanent("the server's URL is no http or https URL".into()));
+        }
+        Ok(Self {
+            url: parsed,
+            headers: HeaderMap::new(),
+            frame_limit: DEFAULT_FRAME_LIMIT,
+            close_timeout: CLOSE_TIMEOUT,
+            renewal: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            proxy: None,
+            roots: Vec::new(),
+            identity: None,
+            tls: Arc::default(),
+        })
+    }
+
+    /// Sends this header with every request.
+    ///
+    /// # Errors
+    ///
+    /// What is no header, or one that belongs to the protocol: `Accept`, `Content-Type`, `Mcp-*`, `Last-Event-ID`.
+    pub fn header(mut self, name: &str, value: &str) -> Result<Self, ServerError> {
+        let invalid = || ServerError::permanent(format!("the header `{name}` or its value is invalid"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| invalid())?;
+        if matches!(name, header::ACCEPT | header::CONTENT_TYPE | header::CONTENT_LENGTH | header::HOST)
+            || name.as_str().starts_with("mcp-")
+            || name == "last-event-id"
+        {
+            return Err(ServerError::permanent(format!("the header `{name}` belongs to the protocol")));
+        }
+        value.set_sensitive(name == header::AUTHORIZATION);
+        self.headers.append(name, value);
+        Ok(self)
+    }
+
+    /// Takes the `Authorization` header from here.
+    pub fn credentials(mut self, credentials: Arc<dyn Credentials>) -> Self {
+        self.renewal = Some(Arc::new(Renewal::new(credentials, REFRESH_TIMEOUT)));
+        self
+    }
+
+    /// Reaches the server through this proxy (`http`, `https`, `socks5`), whatever the environment says.
+    ///
+    /// By default `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, in upper and lower case, but
+    /// for loopback addresses, which are reached directly.
+    ///
+    /// # Errors
+    ///
+    /// What is no URL.
+    pub fn proxy(mut self, url: &str) -> Result<Self, ServerError> {
+        let url = Url::parse(url)
+            .map_err(|error| ServerError::permanent(format!("the proxy's URL cannot be read: {error}")))?;
+        self.proxy = Some(url);
+        Ok(self)
+    }
+
+    /// Trusts these certificates beside those of the platform.
+    pub fn extra_roots(mut self, roots: impl IntoIterator<Item = CertificateDer<'static>>) -> Self {
+        self.roots.extend(roots);
+        self.tls = Arc::default();
+        self
+    }
+
+    /// Shows this certificate chain to servers that ask for one.
+    pub fn identity(mut self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Self {
+        self.identity = Some(Arc::new((chain, key)));
+        self.tls = Arc::default();
+        self
+    }
+
+    /// How long a message or an event may be, in bytes. Default [`DEFAULT_FRAME_LIMIT`].
+    pub fn frame_limit(mut self, bytes: NonZeroUsize) -> Self {
+        self.frame_limit = bytes;
+        self
+    }
+
+    /// How long a connection may take to be made, over all addresses of the name. Default 20 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long the DELETE of a session may take. Default 2 s.
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.close_timeout = timeout;
+        self
+    }
+
+    /// How long [`HttpClient::close`] takes at most.
+    pub fn close_bound(&self) -> Duration {
+        self.close_timeout
+    }
+
+    /// The URL.
+    pub fn url(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// Prepares one session: no connection is made. Its sockets end with the client. `interactive` is what the
+    /// credentials are told until the session is established.
+    ///
+    /// # Errors
+    ///
+    /// A proxy or a certificate that cannot be used.
+    pub fn open(&self, interactive: bool) -> Result<HttpClient, ServerError> {
+        let origin = self.url.origin();
+        let redirects = Policy::custom(move |attempt| {
+            let kept = matches!(attempt.status().as_u16(), 307 | 308);
+            if kept && attempt.url().origin() == origin && attempt.previous().len() <= REDIRECTS {
+                attempt.follow()
+            } else {
+                attempt.stop()
+            }
+        });
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(self.tls()?)
+            .redirect(redirects)
+            .referer(false)
+            .retry(reqwest::retry::never())
+            .connect_timeout(self.connect_timeout)
+            .tcp_nodelay(true);
+        if let Some(proxy) = &self.proxy {
+            let proxy = reqwest::Proxy::all(proxy.clone());
+            builder = builder.proxy(proxy.map_err(|error| ServerError::permanent(format!("no proxy: {error}")))?);
+        } else if is_loopback(&self.url) {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|error| ServerError::permanent(format!("no HTTP client: {error}")))?;
+        Ok(HttpClient::new(self.clone(), http, interactive))
+    }
+
+    /// The way to the server, in words.
+    pub(crate) fn route(&self) -> String {
+        let target = host_and_port(&self.url);
+        if let Some(proxy) = &self.proxy {
+            return format!("{target} through the proxy {}", host_and_port(proxy));
+        }
+        let own =
+            if self.url.scheme() == "https" { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+        let mut names = own.into_iter().chain(["ALL_PROXY", "all_proxy"]);
+        match names.find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+            Some(name) if !is_loopback(&self.url) => format!("{target} ({name} is set)"),
+            Some(_) | None => target,
+        }
+    }
+
+    fn tls(&self) -> Result<ClientConfig, ServerError> {
+        if let Some(config) = self.tls.get() {
+            return Ok(config.clone());
+        }
+        let unusable = |error: rustls::Error| ServerError::permanent(format!("TLS cannot be set up: {error}"));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone());
+        let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
+        // Redirects stay within the origin: without https there is nobody to verify.
+        let builder = if self.url.scheme() == "https" {
+            let verifier = Verifier::new_with_extra_roots(self.roots.iter().cloned(), provider).map_err(unusable)?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        } else {
+            builder.with_root_certificates(rustls::RootCertStore::empty())
+        };
+        let mut config = match self.identity.as_deref() {
+            Some((chain, key)) => builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(unusable)?,
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(self.tls.get_or_init(|| config).clone())
+    }
+}
+
+impl fmt::Debug for HttpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // URLs may hold secrets.
+        f.debug_struct("HttpServer").field("route", &self.route()).finish_non_exhaustive()
+    }
+}
+
+fn host_and_port(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    match url.port_or_known_default() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// Why a server cannot be reached as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// The class, as the machine will see it.
+    pub class: FailureClass,
+    cause: String,
+}
+
+impl ServerError {
+    fn permanent(cause: String) -> Self {
+        Self { class: FailureClass::Permanent, cause }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl Error for ServerError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_told_by_name_and_address() {
+        for (url, loopback) in [
+            ("http://localhost:1/", true),
+            ("http://a.LOCALHOST/", true),
+            ("http://127.8.0.1/", true),
+            ("http://[::1]:2/", true),
+            ("http://[::ffff:127.0.0.1]/", true),
+            ("http://localhost.example/", false),
+            ("http://10.0.0.1/", false),
+        ] {
+            assert_eq!(is_loopback(&Url::parse(url).unwrap()), loopback, "{url}");
+        }
+    }
+
+    #[test]
+    fn headers_of_the_protocol_are_not_for_others_to_set() {
+        let server = HttpServer::new("http://localhost/mcp").unwrap();
+        for name in ["Accept", "mcp-session-id", "MCP-Protocol-Version", "Last-Event-ID", "bad name"] {
+            assert!(server.clone().header(name, "x").is_err(), "{name}");
+        }
+        assert!(server.clone().header("x", "a\nb").is_err());
+        assert!(server.header("X-Api-Key", "k").is_ok());
+    }
+
+    #[test]
+    fn only_http_urls_are_servers() {
+        for url in ["", "ftp://a/", "http://", "/mcp", "file:///x"] {
+            assert!(HttpServer::new(url).is_err_and(|error| error.class == FailureClass::Permanent), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_built_without_a_provider_of_the_process() {
+        assert!(HttpServer::new("http://127.0.0.1:9/").unwrap().open(false).is_ok());
+        assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+    }
+}

@@ -1,0 +1,195 @@
+//! The way to the server: addresses, redirects, proxies, pooled connections.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mcp_reconnect_core::FailureClass;
+use mcp_reconnect_core::replay::Sent;
+use mcp_reconnect_http::{HttpServer, Reach};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::support::{Server, Step, answer, json};
+use crate::{CALL, Peer, RESULT, in_time};
+
+#[tokio::test]
+async fn a_refused_connection_has_sent_nothing_and_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = Peer::of(&HttpServer::new(&format!("http://{address}/")).unwrap()).exchange(CALL).await.unwrap_err();
+    assert_eq!((error.sent, error.failure.class, error.reach), (Sent::No, FailureClass::Transport, Reach::Doubt));
+    assert!(error.cause.contains(&address.to_string()) && error.cause.contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_name_without_address_is_the_resolvers_fault() {
+    let server = HttpServer::new("http://no-such-host.invalid/").unwrap();
+    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+    assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport));
+    assert!(error.cause.contains("resolver") && error.cause.contains("no-such-host.invalid"), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_made_in_time_has_sent_nothing() {
+    // A backlog that is full takes no more connections.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut fillers = Vec::new();
+    let full = Duration::from_millis(100);
+    while let Ok(Ok(filler)) = tokio::time::timeout(full, tokio::net::TcpStream::connect(address)).await {
+        fillers.push(filler);
+    }
+    let server = HttpServer::new(&format!("http://{address}/")).unwrap().connect_timeout(Duration::from_millis(50));
+    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+    assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport), "{error}");
+    assert!(error.cause.contains(&address.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn both_address_families_are_tried() {
+    // `localhost` is ::1 as well, where nobody listens.
+    let server = Server::start(|_| json(RESULT)).await;
+    let url = format!("http://localhost:{}/mcp", server.address.port());
+    Peer::of(&HttpServer::new(&url).unwrap()).exchange(CALL).await.unwrap();
+}
+
+#[tokio::test]
+async fn redirects_keep_method_body_and_origin() {
+    let elsewhere = Server::start(|_| json(RESULT)).await;
+    let other_origin = elsewhere.url();
+    for (code, location, followed) in [
+        (307, "/moved", true),
+        (308, "/moved", true),
+        (301, "/moved", false),
+        (302, "/moved", false),
+        (303, "/moved", false),
+        (307, &*other_origin, false),
+    ] {
+        let location = location.to_owned();
+        let server = Server::start(move |request| match request.path.as_str() {
+            "/moved" => json(RESULT),
+            _ => answer(code, &[("location", &location)], ""),
+        })
+        .await;
+        let with_secret = HttpServer::new(&server.url()).unwrap().header("Authorization", "Bearer s").unwrap();
+        let outcome = Peer::of(&with_secret).exchange(CALL).await;
+        assert_eq!(outcome.is_ok(), followed, "{code}: {outcome:?}");
+        let requests = server.requests();
+        assert_eq!(requests.len(), 1 + usize::from(followed));
+        assert!(requests.iter().all(|request| request.method == "POST" && request.body == CALL));
+    }
+    assert!(elsewhere.requests().is_empty());
+}
+
+#[tokio::test]
+async fn redirects_end() {
+    let server = Server::start(|_| answer(307, &[("location", "/again")], "")).await;
+    let error = Peer::new(&server).exchange(CALL).await.unwrap_err();
+    assert_eq!(error.sent, Sent::Refused, "{error}");
+    assert_eq!(server.requests().len(), 11);
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_the_server_has_closed_costs_no_second_execution() {
+    let leave = Arc::new(Semaphore::new(0));
+    let permits = leave.clone();
+    let server = Server::start(move |request| {
+        let mut steps = json(RESULT);
+        if request.connection == 0 {
+            // Closed once the test says so, while it is idle in the client's pool.
+            steps.extend([Step::Wait(permits.clone()), Step::Close]);
+        }
+        steps
+    })
+    .await;
+    let peer = Peer::new(&server);
+    peer.exchange(CALL).await.unwrap();
+    leave.add_permits(1);
+    server.until_closed(0).await;
+    peer.exchange(CALL).await.unwrap();
+    assert_eq!(server.requests().len(), 2);
+    assert_eq!(server.requests()[1].connection, 1);
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_dies_under_a_request_is_not_used_for_another_try() {
+    let server = Server::start(|request| match server_has_seen(request) {
+        0 => json(RESULT),
+        _ => vec![Step::Reset],
+    })
+    .await;
+    let peer = Peer::new(&server);
+    peer.exchange(CALL).await.unwrap();
+    let error = peer.exchange(&CALL.replace('7', "8")).await.unwrap_err();
+    assert_eq!(error.sent, Sent::Maybe, "{error}");
+    assert_eq!(server.requests().len(), 2);
+}
+
+fn server_has_seen(request: &crate::support::Request) -> u32 {
+    u32::from(request.id() != "7")
+}
+
+#[tokio::test]
+async fn a_configured_proxy_is_used_even_for_loopback() {
+    let proxy = Server::start(|_| json(RESULT)).await;
+    let server =
+        HttpServer::new("http://localhost:1/mcp").unwrap().proxy(&format!("http://{}", proxy.address)).unwrap();
+    Peer::of(&server).exchange(CALL).await.unwrap();
+    assert_eq!(proxy.requests()[0].path, "http://localhost:1/mcp");
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_a_tunnel_is_named() {
+    let proxy = Server::start(|_| answer(502, &[], "")).await;
+    let server =
+        HttpServer::new("https://server.invalid/mcp").unwrap().proxy(&format!("http://{}", proxy.address)).unwrap();
+    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+    assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport));
+    assert!(error.cause.contains("proxy") && error.cause.contains("server.invalid"), "{error}");
+    assert_eq!(proxy.requests()[0].method, "CONNECT");
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_down_is_named() {
+    let server = HttpServer::new("http://server.invalid/mcp").unwrap().proxy("http://user:secret@127.0.0.1:1").unwrap();
+    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+    assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport));
+    assert!(error.cause.contains("server.invalid:80 through the proxy 127.0.0.1:1"), "{error}");
+    assert!(!error.cause.contains("secret"), "{error}");
+}
+
+/// The environment belongs to a process: the cases run in one of their own.
+#[tokio::test]
+async fn proxies_of_the_environment_are_honoured_but_for_loopback() {
+    let direct = Server::start(|_| json(RESULT)).await;
+    for (variable, no_proxy, url, proxied) in [
+        ("http_proxy", "", "http://server.invalid/", true),
+        ("HTTP_PROXY", "", "http://server.invalid/", true),
+        ("ALL_PROXY", "", "http://server.invalid/", true),
+        ("HTTP_PROXY", "server.invalid", "http://server.invalid/", false),
+        ("HTTP_PROXY", "", &direct.url(), false),
+    ] {
+        let proxy = Server::start(|_| json(RESULT)).await;
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "network::one_exchange_in_a_process_of_its_own", "--ignored"]);
+        for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"] {
+            command.env_remove(name);
+        }
+        command.env(variable, format!("http://{}", proxy.address)).env("NO_PROXY", no_proxy).env("TEST_URL", url);
+        let output = in_time(tokio::task::spawn_blocking(move || command.output())).await.unwrap().unwrap();
+        assert_eq!(proxy.requests().len(), usize::from(proxied), "{variable} {no_proxy} {url}: {output:?}");
+    }
+    assert_eq!(direct.requests().len(), 1);
+}
+
+#[tokio::test]
+#[ignore = "run by another test, with an environment"]
+async fn one_exchange_in_a_process_of_its_own() {
+    if let Ok(url) = std::env::var("TEST_URL") {
+        drop(Peer::of(&HttpServer::new(&url).unwrap()).exchange(CALL).await);
+    }
+}
