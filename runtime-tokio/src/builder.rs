@@ -74,9 +74,9 @@ impl std::error::Error for BuildError {}
 impl Builder {
     pub(crate) fn new(connector: impl Connector) -> Self {
         Self {
-            connector: Box::new(connector),
             name: "server".into(),
-            config: Config::default(),
+            config: connector.config(),
+            connector: Box::new(connector),
             options: CallOptions::default(),
             handler: Box::new(|_| Handler::new(())),
             policy: EraPolicy::Auto,
@@ -93,7 +93,7 @@ impl Builder {
         self
     }
 
-    /// The knobs of the machine.
+    /// The knobs of the machine. Default: [`Connector::config`].
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self

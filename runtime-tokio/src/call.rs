@@ -152,16 +152,26 @@ impl<'a> Performance<'a> {
             };
             let CallFailure { sent, failure, cause } = failure;
             let (epoch, class) = (session.epoch(), failure.class);
+            if class == FailureClass::RateLimited {
+                let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
+                return Err(unknown.unwrap_or(limited));
+            }
+            // Where the session goes on there will be no fresh one: once more on the same.
+            let survives = class != FailureClass::SessionGone && session.wire().control().survives();
             match self.options.replay.verdict(sent, effect, resends, round) {
+                // What this session refuses as it is, it will refuse again.
+                Verdict::Resend if survives && (sent == Sent::Refused || resends > 0) => {
+                    return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause }));
+                }
                 Verdict::Resend => {
                     tracing::debug!(%epoch, method = self.target.method(), ?sent, "sent again on a fresh session");
-                    if sent != Sent::No {
+                    if sent != Sent::No || survives {
                         resends += 1;
                     }
                     if sent == Sent::Maybe {
                         unknown = Some(CallError::OutcomeUnknown { epoch, class, cause });
                     }
-                    want = Want::SessionAfter(epoch);
+                    want = if survives { Want::Session } else { Want::SessionAfter(epoch) };
                 }
                 Verdict::NotSent => return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause })),
                 Verdict::OutcomeUnknown => return Err(CallError::OutcomeUnknown { epoch, class, cause }),
@@ -258,25 +268,8 @@ fn code(error: &RpcError) -> i32 {
 
 /// Whether an error is the server's session gate speaking: no handler ran, and no later request will fare better on
 /// this session.
-///
-/// By whole sentences, as the SDKs write them: a tool's own error may well speak of a session of its own.
 pub(crate) fn disowns_session(error: &RpcError) -> bool {
-    const SENTENCES: [&str; 8] = [
-        "no valid session id",
-        "no valid session id provided",
-        "server not initialized",
-        "session expired",
-        "session has been terminated",
-        "session not found",
-        "session terminated",
-        "unknown session",
-    ];
-    // -32000 and -32001: TypeScript; -32600: Python; 32600: Python's local error for a 404.
-    const CODES: [i64; 4] = [-32000, -32001, -32600, 32600];
-    let message = error.message.trim().trim_end_matches('.').to_ascii_lowercase();
-    let sentence =
-        ["bad request: ", "unauthorized: ", "not found: "].iter().find_map(|prefix| message.strip_prefix(prefix));
-    CODES.contains(&error.code) && SENTENCES.contains(&sentence.unwrap_or(&message))
+    mcp_reconnect_http::classify::is_gate_error(error.code, &error.message)
 }
 
 #[cfg(test)]

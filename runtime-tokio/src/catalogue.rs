@@ -229,6 +229,12 @@ pub(crate) trait Entry: DeserializeOwned {
 
     /// What tells one item from another.
     fn key(&self) -> &str;
+
+    /// Whether this entry can be used over this link.
+    fn vet(json: &RawValue, wire: &Wire) -> Result<(), String> {
+        _ = (json, wire);
+        Ok(())
+    }
 }
 
 impl Entry for Tool {
@@ -241,6 +247,10 @@ impl Entry for Tool {
 
     fn key(&self) -> &str {
         &self.name
+    }
+
+    fn vet(json: &RawValue, wire: &Wire) -> Result<(), String> {
+        wire.control().offered(json)
     }
 }
 
@@ -390,7 +400,10 @@ async fn read_page<T: Entry>(
     let mut items = Vec::with_capacity(list.len());
     for json in list {
         match serde_json::from_str(json.get()) {
-            Ok(value) => items.push(Item { value, json: json.to_owned() }),
+            Ok(value) => match T::vet(json, wire) {
+                Ok(()) => items.push(Item { value, json: json.to_owned() }),
+                Err(why) => warnings.push(format!("left out an item ({why}): {}", excerpt(json.get()))),
+            },
             Err(error) => warnings.push(format!("skipped an item ({error}): {}", excerpt(json.get()))),
         }
     }

@@ -149,9 +149,15 @@ impl LiveEpoch {
             Some(ReadyFlag::Transport) => "no answer to the handshake",
             Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
         };
-        let tail = lock(&self.link).as_ref().map(|wire| wire.control().facts().stderr_tail).unwrap_or_default();
-        let words = if tail.is_empty() { String::new() } else { format!("; stderr: {}", tail.join("\n")) };
-        format!("not ready within {:?}: {stopped}{words}", self.start_timeout).into()
+        let facts = lock(&self.link).as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
+        let mut words = format!("not ready within {:?}: {stopped}", self.start_timeout);
+        if let Some(address) = facts.address {
+            words.push_str(&format!("; {address}"));
+        }
+        if !facts.stderr_tail.is_empty() {
+            words.push_str(&format!("; stderr: {}", facts.stderr_tail.join("\n")));
+        }
+        words.into()
     }
 
     /// Ends it by force, without waiting.

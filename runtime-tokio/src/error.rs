@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Epoch, FailureClass, Refusal};
@@ -54,6 +55,15 @@ pub enum CallError {
         /// The same in words.
         cause: Arc<str>,
     },
+    /// The server wants fewer requests: this one did not run. The session is fine.
+    RateLimited {
+        /// Which session was asked.
+        epoch: Epoch,
+        /// How long the server asks to be left alone, if it says so.
+        retry_after: Option<Duration>,
+        /// The same in words.
+        cause: Arc<str>,
+    },
     /// The deadline passed without an answer. The server was told to cancel where it may have seen the call.
     DeadlineExceeded {
         /// The session that was asked.
@@ -92,6 +102,7 @@ impl CallError {
             Self::Refused { .. }
             | Self::NotOffered { .. }
             | Self::NotSent { .. }
+            | Self::RateLimited { .. }
             | Self::InvalidParams(_)
             | Self::Closed
             | Self::DeadlineExceeded { sent: Sent::No | Sent::Refused, .. } => true,
@@ -125,6 +136,10 @@ impl fmt::Display for CallError {
             Self::NotOffered { epoch, tool } => write!(f, "the server of session {epoch} offers no tool `{tool}`"),
             Self::NotSent { cause, .. } => write!(f, "the call did not reach the server: {cause}"),
             Self::OutcomeUnknown { cause, .. } => write!(f, "the call may have run, its outcome is unknown: {cause}"),
+            Self::RateLimited { retry_after: Some(delay), cause, .. } => {
+                write!(f, "the server wants fewer requests, and none for {delay:?}: {cause}")
+            }
+            Self::RateLimited { cause, .. } => write!(f, "the server wants fewer requests: {cause}"),
             Self::DeadlineExceeded { sent: Sent::Maybe, .. } => {
                 f.write_str("no answer by the deadline: the call may have run")
             }

@@ -328,8 +328,12 @@ impl Attempt<'_> {
             return Ok(Probed::Legacy(failure.cause.to_string()));
         }
         let CallFailure { sent, failure, cause } = failure;
-        let link_ended = timeout(WHY_TIMEOUT * 2, self.wire.ended()).await.is_ok() && !self.wire.was_given_up();
-        if link_ended && sent != Sent::No && self.options.policy == EraPolicy::Auto {
+        // A link that goes on after a failed frame is not about to end.
+        let link_ended = sent != Sent::No
+            && !self.wire.control().survives()
+            && timeout(WHY_TIMEOUT * 2, self.wire.ended()).await.is_ok()
+            && !self.wire.was_given_up();
+        if link_ended && self.options.policy == EraPolicy::Auto {
             if self.was_unknown && !self.refused_initialize {
                 self.options.memory.learn(Era::Legacy);
                 return Err(HandshakeError::ProbeKilled { cause });

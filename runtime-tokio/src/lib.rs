@@ -12,6 +12,8 @@ mod event;
 mod frame;
 mod greeting;
 mod handshake;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod link;
 mod mailbox;
 mod open;
@@ -36,6 +38,8 @@ pub use era::{Era, EraFacts, EraPolicy};
 pub use error::CallError;
 pub use event::{Event, Events};
 pub use mcp_reconnect_core as core;
+#[cfg(feature = "http")]
+pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh};
 #[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use session::Session;

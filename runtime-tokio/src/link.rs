@@ -11,7 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::replay::Sent;
-use mcp_reconnect_core::{Epoch, Failure, FailureClass};
+use mcp_reconnect_core::{Config, Epoch, Failure, FailureClass};
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,11 @@ pub trait Connector: Send + Sync + 'static {
     ///
     /// What kept the channel from opening, classified.
     async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError>;
+
+    /// The knobs that suit servers of this kind, unless [`Builder::config`](crate::Builder::config) sets others.
+    fn config(&self) -> Config {
+        Config::default()
+    }
 
     /// How long [`LinkControl::close`] may take at most; `close_timeout` must be above it. Default: no time.
     fn close_bound(&self) -> Duration {
@@ -106,6 +112,15 @@ impl Outbound {
         match self.stage.compare_exchange(WAITING, BEGUN, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => true,
             Err(stage) => stage == BEGUN,
+        }
+    }
+
+    /// Resolves when its sender has given it up, whether it was begun or not: an exchange of it may be ended. Never for
+    /// a frame whose fate interests nobody.
+    pub async fn given_up(&mut self) {
+        match &mut self.done {
+            Some(done) => done.closed().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -217,6 +232,22 @@ pub trait LinkControl: Send + Sync {
         let _ = version;
     }
 
+    /// A tool that the server lists, as it is listed. HTTP notes which of its arguments are wanted as headers.
+    ///
+    /// # Errors
+    ///
+    /// Why the tool cannot be offered over this link: it is left out of the list.
+    fn offered(&self, tool: &RawValue) -> Result<(), String> {
+        _ = tool;
+        Ok(())
+    }
+
+    /// Asked right after a frame has failed: whether the link goes on all the same, as a session over HTTP does after
+    /// one request that was refused. Default: no, the end of the link is near.
+    fn survives(&self) -> bool {
+        false
+    }
+
     /// Why the frames ended: exit status and the last lines of stderr, where they come within [`WHY_TIMEOUT`] (which
     /// the transport keeps), what is known by then otherwise.
     fn why(&self) -> BoxFuture<'_, Ended>;
@@ -236,6 +267,8 @@ pub struct Ended {
 pub struct LinkFacts {
     /// The process, for a child.
     pub pid: Option<u32>,
+    /// Where the server is, for HTTP.
+    pub address: Option<Arc<str>>,
     /// The session id that the server gave, for HTTP.
     pub session_id: Option<Arc<str>>,
     /// When the last byte came in.

@@ -135,6 +135,10 @@ impl Session {
         async move {
             let mut ping = session.established.ping(&session.wire);
             let answer = timeout(patience, ping.answer()).await;
+            if matches!(answer, Ok(Err(_))) && session.wire.control().survives() {
+                // Refused, by a server that is there (HTTP 429).
+                session.wire.touch();
+            }
             if let Ok(Ok(Err(error))) = answer {
                 let what = if disowns_session(&error) {
                     let cause = format!("the server has lost the session: {error}");

@@ -94,7 +94,13 @@ pub(crate) async fn listen(
                     answer = call.answer() => match answer {
                         Ok(Ok(_)) => Some("the server ended the stream".to_owned()),
                         Ok(Err(error)) => Some(error.to_string()),
-                        Err(_) => return None, // the link has ended
+                        // The stream broke, or the link has ended (while a probe decides, this is as good as alive).
+                        Err(failure) if wire.end_cause().is_none() => {
+                            // What was announced meanwhile is lost.
+                            wire.presume_changes();
+                            Some(failure.cause.to_string())
+                        }
+                        Err(_) => return None,
                     },
                 }
             }

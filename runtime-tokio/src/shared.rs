@@ -89,7 +89,9 @@ impl Shared {
                                 return Ok(session);
                             }
                         }
-                        Admission::Go(_) | Admission::Wait { .. } => {}
+                        // Of the session that failed: the machine has not heard of it, and so not of this caller's wait.
+                        Admission::Go(_) => asked = false,
+                        Admission::Wait { .. } => {}
                         Admission::Refuse { why, retry_at } => return Err(self.refused(why, retry_at)),
                     }
                     if published.has_changed().unwrap_or(true) {

@@ -184,10 +184,10 @@ impl LinkControl for StdioControl {
     fn facts(&self) -> LinkFacts {
         LinkFacts {
             pid: Some(self.server.pid()),
-            session_id: None,
             last_byte: self.server.last_byte(),
             noise: self.server.noise(),
             stderr_tail: self.server.stderr_tail(),
+            ..LinkFacts::default()
         }
     }
 

@@ -287,6 +287,21 @@ impl Wire {
         self.0.base + Duration::from_nanos(self.0.last_inbound.load(Ordering::Acquire))
     }
 
+    /// Notes a sign of life that was no frame.
+    pub(crate) fn touch(&self) {
+        let now = Instant::now().saturating_duration_since(self.0.base);
+        self.0.last_inbound.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// The server may have been another one for a moment: every list may have changed.
+    pub(crate) fn presume_changes(&self) {
+        self.0.changes.send_modify(|changes| {
+            changes.tools += 1;
+            changes.prompts += 1;
+            changes.resources += 1;
+        });
+    }
+
     /// Whether a request was answered since this was last asked.
     pub(crate) fn take_answered(&self) -> bool {
         self.0.answered.swap(false, Ordering::AcqRel)

@@ -2,4 +2,9 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "http")]
+mod http_link;
+#[cfg(feature = "http")]
+#[path = "../../../transport-http/tests/support/mod.rs"]
+mod http_support;
 mod stdio_link;
