@@ -1,6 +1,7 @@
 //! The fake server itself.
 
 mod grammar;
+mod http;
 mod memory;
 mod process;
 

@@ -1,4 +1,5 @@
-//! `fake-server --script FILE --ledger FILE [--notify SOCKET]`: plays a script as an MCP server over stdio.
+//! `fake-server --script FILE --ledger FILE [--notify SOCKET] [--http PORT]`: plays a script as an MCP server over
+//! stdio or HTTP.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use mcp_reconnect_tests::fake::{Exit, Grandchild, Host, Inbound, Output, Script, Signal, SpawnClaim, serve};
+use mcp_reconnect_tests::fake::{
+    Exit, Grandchild, Host, Inbound, Output, Route, Script, Signal, SpawnClaim, serve, serve_http,
+};
 use rustix::process::Signal as OsSignal;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
@@ -47,6 +50,14 @@ async fn run(args: impl Iterator<Item = OsString>) -> io::Result<Exit> {
     let mut required = |name: &str| options.remove(name).ok_or_else(|| invalid(format!("{name} is missing")));
     let (script, ledger) = (required("--script")?, required("--ledger")?);
     let notify = options.remove("--notify");
+    let listener = match options.remove("--http") {
+        Some(port) => {
+            let port = port.to_str().and_then(|port| port.parse().ok());
+            let port: u16 = port.ok_or_else(|| invalid("--http needs a port".into()))?;
+            Some(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?)
+        }
+        None => None,
+    };
     let script = std::fs::read_to_string(script)?;
     let script = Script::parse(&script).map_err(|error| invalid(error.to_string()))?;
 
@@ -58,7 +69,12 @@ async fn run(args: impl Iterator<Item = OsString>) -> io::Result<Exit> {
     let claim = SpawnClaim::new(&ledger)?;
     let plan = script.plan(claim.spawn(), claim.since_first());
     let writer = claim.record(notify.as_deref())?;
-    let (lines, frames) = mpsc::channel(1);
+    if let Some(listener) = listener {
+        cap(); // nothing ends it but a signal or its script
+        println!("{}", listener.local_addr()?.port());
+        return Ok(serve_http(plan, writer, signals, listener).await);
+    }
+    let (lines, frames) = mpsc::channel::<Box<str>>(1);
     let deaf = Arc::new(Notify::new());
     tokio::spawn(read(lines, Arc::clone(&deaf)));
     let output = tokio::sync::Mutex::new(tokio::io::stdout());
@@ -70,10 +86,10 @@ fn options(mut args: impl Iterator<Item = OsString>) -> io::Result<BTreeMap<Stri
     let mut options = BTreeMap::new();
     while let Some(name) = args.next() {
         let name = name.to_string_lossy().into_owned();
-        if !["--script", "--ledger", "--notify"].contains(&&*name) {
+        if !["--script", "--ledger", "--notify", "--http"].contains(&&*name) {
             return Err(invalid(format!("unknown option {name}")));
         }
-        let value = args.next().ok_or_else(|| invalid(format!("{name} needs a path")))?;
+        let value = args.next().ok_or_else(|| invalid(format!("{name} needs a value")))?;
         options.insert(name, value.into());
     }
     Ok(options)
@@ -167,14 +183,15 @@ struct StdioHost {
 }
 
 impl Host for StdioHost {
-    async fn write(&self, output: Output) {
+    async fn write(&self, _: &Route, output: Output) {
         let mut stdout = self.output.lock().await;
         if self.closed.load(Ordering::Acquire) {
             return;
         }
         let bytes = match output {
-            Output::Frame(frame) => (frame + "\n").into_bytes(),
+            Output::Frame(frame) | Output::Answer(frame) => (frame + "\n").into_bytes(),
             Output::Raw(bytes) => bytes,
+            Output::Http(_) => return,
         };
         // A client that reads no more is no reason to end: that comes with the end of the input.
         if stdout.write_all(&bytes).await.is_ok() {
@@ -223,13 +240,17 @@ impl Host for StdioHost {
         self.deaf.notify_one();
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a thread of its own, which nothing else may keep from its end")]
     fn unattended(&self) {
-        thread::spawn(|| {
-            thread::sleep(LIFETIME_CAP);
-            process::exit(CAPPED);
-        });
+        cap();
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a thread of its own, which nothing else may keep from its end")]
+fn cap() {
+    thread::spawn(|| {
+        thread::sleep(LIFETIME_CAP);
+        process::exit(CAPPED);
+    });
 }
 
 async fn grandchild(ignore_term: bool) -> ExitCode {

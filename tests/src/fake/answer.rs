@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::host::Route;
 use super::script::{Era, Item, MODERN, Paging, Plan};
 
 /// A JSON-RPC error.
@@ -35,6 +36,9 @@ pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) id: Value,
     pub(crate) params: Value,
+    pub(crate) route: Route,
+    /// A request of HTTP about which its message has no say yet; `method` is then the name of the lines about it.
+    pub(crate) gate: bool,
 }
 
 pub(crate) const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";

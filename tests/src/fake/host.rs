@@ -1,13 +1,25 @@
 //! What surrounds a playing script: a process, or a task in memory.
 
 use std::io;
+use std::sync::Arc;
 
-use super::script::Signal;
+use serde_json::Value;
+
+use super::http::HttpOutput;
+use super::script::{Action, Signal};
 
 /// The world of one spawn.
 pub trait Host: Send + Sync + 'static {
     /// Writes to the client; returns when that is done, or when nobody reads any more.
-    fn write(&self, output: Output) -> impl Future<Output = ()> + Send;
+    fn write(&self, to: &Route, output: Output) -> impl Future<Output = ()> + Send;
+
+    /// Whether there are requests of HTTP; without, [`Output::Http`] never comes.
+    fn speaks_http(&self) -> bool {
+        false
+    }
+
+    /// A message that gets no answer was read, and is in the ledger.
+    fn accepted(&self, _: &Route) {}
 
     /// Writes to the error output.
     fn stderr(&self, bytes: Vec<u8>) -> impl Future<Output = ()> + Send;
@@ -41,8 +53,48 @@ pub trait Host: Send + Sync + 'static {
 pub enum Output {
     /// A message, without its line end.
     Frame(String),
+    /// The same, as the answer that its request waits for.
+    Answer(String),
     /// Bytes as they are.
     Raw(Vec<u8>),
+    /// What only an HTTP server can do.
+    Http(HttpOutput),
+}
+
+/// Where a message came from, and its answer goes to. Over stdio there is nothing to tell apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// The request of HTTP; `None`: a standing stream.
+    pub(crate) exchange: Option<u64>,
+    /// Its session; `None`: none, or all.
+    pub(crate) session: Option<Arc<str>>,
+}
+
+/// What comes to the engine.
+#[derive(Debug)]
+pub struct Frame {
+    pub(crate) kind: FrameKind,
+    pub(crate) route: Route,
+}
+
+#[derive(Debug)]
+pub(crate) enum FrameKind {
+    Message(Box<str>),
+    /// A request of HTTP, before its message is looked at: which lines decide about it, the first that there are.
+    /// The id is the message's.
+    Gate {
+        subjects: &'static [&'static str],
+        default: Vec<Action>,
+        id: Value,
+    },
+    /// The client has given up its request of HTTP.
+    Gone,
+}
+
+impl From<Box<str>> for Frame {
+    fn from(line: Box<str>) -> Self {
+        Self { kind: FrameKind::Message(line), route: Route::default() }
+    }
 }
 
 /// What a grandchild does; it does nothing else.

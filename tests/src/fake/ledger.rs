@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::http::HttpEvent;
 use super::process::{ProcessState, process_state};
 
 /// One line of the ledger.
@@ -87,8 +88,10 @@ pub enum Event {
         /// `exit N`, `kill`, `eof`, `TERM`, ….
         reason: String,
     },
-    /// In memory only: its link is gone, whoever ended it.
+    /// Not in a process: it is gone, whoever ended it.
     Ended,
+    /// What happened to it as an HTTP server.
+    Http(HttpEvent),
 }
 
 /// What the ledger says at one moment.
@@ -133,7 +136,7 @@ impl Ledger {
         self.entries.extend(entries);
     }
 
-    fn count(&self, fits: impl Fn(&Event) -> bool) -> usize {
+    pub(crate) fn count(&self, fits: impl Fn(&Event) -> bool) -> usize {
         self.entries.iter().filter(|entry| fits(&entry.event)).count()
     }
 

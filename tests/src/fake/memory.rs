@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::engine::{Inbound, serve};
-use super::host::{Exit, Grandchild, Host, Output};
+use super::host::{Exit, Grandchild, Host, Output, Route};
 use super::ledger::{Event, Ledger, LedgerWatch, LedgerWriter};
 use super::lex::ScriptError;
 use super::script::{Script, Signal};
@@ -168,16 +168,17 @@ struct MemoryHost {
 
 impl Host for MemoryHost {
     /// Raw bytes arrive as the lines in them; what is not UTF-8 is replaced.
-    async fn write(&self, output: Output) {
+    async fn write(&self, _: &Route, output: Output) {
         let sender = lock(&self.output).clone();
         let Some(sender) = sender else { return };
         let raw;
         let lines: Vec<&str> = match &output {
-            Output::Frame(frame) => vec![frame],
+            Output::Frame(frame) | Output::Answer(frame) => vec![frame],
             Output::Raw(bytes) => {
                 raw = String::from_utf8_lossy(bytes);
                 raw.split_terminator('\n').collect()
             }
+            Output::Http(_) => return,
         };
         for line in lines {
             // Nobody reads: a process would get SIGPIPE or an error, and go on.

@@ -4,7 +4,8 @@
 //! pair of pipes on tokio's clock, so one script runs
 //!
 //! - in memory, as tasks of the test, on paused time: [`FakeServer`];
-//! - as real processes with real exits, signals and grandchildren: [`FakeProcess`] and the binary `fake-server`.
+//! - as real processes with real exits, signals and grandchildren: [`FakeProcess`] and the binary `fake-server`;
+//! - as a streamable HTTP server on a loopback port: [`FakeHttp`], and the binary with `--http`.
 //!
 //! Whatever a spawn reads, runs and decides goes to its [`Ledger`] *before* its effect can be seen, and a test can wait
 //! for an entry ([`LedgerWatch::wait_until`]) instead of looking for it again and again. The engine shares no code with
@@ -144,8 +145,8 @@
 //! | `progress 10 every 20s` | wait and notify of progress, this many times; silent without a token in the request. `foreign` at the end: with a token that nobody gave |
 //! | `hold 1000` | wait until this many requests are held, then go on with each in turn, the last first |
 //! | `replay-old` | answer every call that the earlier spawns were asked, with its old id |
-//! | `notify tools/list_changed x30 every 3ms` | send this notification, once or so often; `'JSON'` after the name for its params |
-//! | `request sampling wait` | send a request (`sampling`, `elicitation`, `roots`, `ping`); its answer goes to the ledger. `wait`: and wait for it |
+//! | `notify tools/list_changed x30 every 3ms` | send this notification, once or so often; `'JSON'` after the name for its params, `standing` at the end for the standing stream of HTTP |
+//! | `request sampling wait` | send a request (`sampling`, `elicitation`, `roots`, `ping`); its answer goes to the ledger. `wait`: and wait for it; `standing` at the end as above |
 //! | `set-tools a b(readOnly)` | from now on offer these tools |
 //! | `stop` | `on cancelled` only: the cancelled request's actions end here, without an answer |
 //! | `stdout "noise \xff\r\n"` | write these bytes, between messages |
@@ -158,17 +159,95 @@
 //! | `grandchild hold stdout ignore TERM` | start a process that does nothing and does not end with its parent; both attributes may be left out. In memory nothing happens |
 //! | `bind 4000` | listen on this loopback port for life; exit with 98 if it is taken. In memory nothing happens |
 //!
+//! # Over HTTP
+//!
+//! The same lines hold for a streamable HTTP server. A spawn is one incarnation of it; all its sessions share the
+//! counters and the tools. `initialize` answers with the header `mcp-session-id`: `A1`, `A2` in the first spawn, `B1`
+//! in the second. A request goes through these gates, each with lines of its own, before its message is read:
+//! its verb, its token, the headers it must have, its session. Requests of 2026-07-28 have no session, but must have
+//! the standard headers that agree with the message; without, they get 400 and -32020.
+//!
+//! An answer is a stream of events, and what its turn sends before it comes in the same stream. What no request is the
+//! reason for, what comes after the answer, and all but the answer with `answers json`, goes to the standing
+//! streams of the session, or of all sessions where a line is about none. What finds no stream is in the ledger as
+//! undelivered. The order of what one line does is what the client sees, an exit behind an answer too.
+//!
+//! Where stdio has a pipe, HTTP has this: `stdout` writes into the body; `close stdout` ends all standing streams;
+//! `deaf` reads and writes nothing any more and accepts connections; `exit` and `kill` close every connection and the
+//! port. There is no end of input, and `grandchild` and `bind` do nothing. Over stdio an action of HTTP ends the spawn
+//! with 98.
+//!
+//! ## Settings of HTTP
+//!
+//! | line | the server |
+//! |---|---|
+//! | `sessions none` | issues no session id and asks for none; `required` is the default |
+//! | `answers json` | answers with one JSON document; `sse` (events) is the default |
+//! | `content-type text/html` | says this of all that has status 200, whatever it is; `none` for no such header |
+//! | `require-header mcp-protocol-version 2025-06-18 -> 400` | refuses every request without it, but the one that begins; `*` for any value; any number of such lines |
+//! | `token T1 until 1h, T2` | wants one of these as bearer token, each until this long after the start |
+//! | `respawn 100ms` | [`FakeHttp`] only: is back as its next spawn this long after its script ended it |
+//!
+//! ## Requests of HTTP
+//!
+//! Request lines as above, `#2` included. `ok` lets the request through to the next gate, and follows by itself; then
+//! the line's other actions go on, so that `get ok, delay 1s, cut` cuts a standing stream. `error` answers the message
+//! with status 200.
+//!
+//! | line | for | without a line |
+//! |---|---|---|
+//! | `post status 503` | every POST | `ok` |
+//! | `get status 405` | every GET without `last-event-id` | `ok`: a standing stream |
+//! | `resume headers-only` | every GET with `last-event-id` | `ok`: the rest of the stream of that event; a standing stream where the id is unknown |
+//! | `delete never` | every DELETE | `ok`: 200, the session and its streams end |
+//! | `unauthorized status 403` | requests without a good token | 401 with a challenge |
+//! | `missing status 400 "Session ID is required"` | requests without a session id | 400 -32000 |
+//! | `stale status 404 "Session not found"` | requests with an id that the server does not know | 404 -32001 |
+//! | `stale-initialize ok` | of these, `initialize` | as `stale` |
+//! | `stale-get status 405` | of these, GETs | as `stale` |
+//! | `stale-delete status 202` | of these, DELETEs | as `stale` |
+//!
+//! ## Actions of HTTP that settle a request
+//!
+//! | action | the answer |
+//! |---|---|
+//! | `status 429 "slow down" header retry-after 7` | this status; the body as `"text"`, as `'JSON'` with its content type, or empty; headers as below. Behind the head of a stream: a cut |
+//! | `headers-only` | the head of a stream, then a cut |
+//! | `end` | the well-formed end of a stream, without the answer |
+//! | `cut` | the connection is closed, whatever is missing |
+//! | `reset` | the connection is reset |
+//! | `black-hole` | nothing, and the connection is never read again |
+//!
+//! ## Other actions of HTTP
+//!
+//! | action | |
+//! |---|---|
+//! | `with-status 500` | the answer that follows has this status, and is a JSON document |
+//! | `header x-hint "a b"` | the answer has this header; `none` leaves it out, `date 7s` is the date in so long |
+//! | `retry-after 7` | the same for `retry-after`; also `date 7s` or any text |
+//! | `cut after 1000` | closes the connection after so many bytes of the body that follows |
+//! | `headers` | send the head of a stream now |
+//! | `event-id e1` | send an empty event with this id now. When the stream ends before the answer, the rest waits for the GET that names it |
+//! | `retry 100ms` | send this reconnection time |
+//! | `forget` | the session is gone: from now on its id is stale, while its streams stay. In a line about no session: all of them |
+//! | `set-token T2` | from now on only this token is good |
+//! | `disconnect` | every connection is reset, that of this request too |
+//!
+//! `forget` and `set-token` belong before the answer: behind it, the client may be faster.
+//!
 //! # In a process
 //!
-//! `fake-server --script FILE --ledger FILE [--notify SOCKET]`; [`FakeProcess`] makes the files and the arguments. Many
+//! `fake-server --script FILE --ledger FILE [--notify SOCKET] [--http PORT]`; [`FakeProcess`] makes the files and the arguments. Many
 //! processes share one ledger file: JSON lines, each appended in one write, and the number of a spawn is taken from
 //! the file under its lock. After each line an empty datagram goes to the socket, if one is given, without ever
-//! waiting. The exit codes of the binary itself: 95 for arguments or files that it cannot use, 96 for a process that
-//! nothing else ended within two minutes (deaf, ignoring EOF, or a grandchild), 97 for a ledger that cannot be written.
+//! waiting. With `--http` it listens on this loopback port, or on any for 0, and writes the port as its first line. The
+//! exit codes of the binary itself: 95 for arguments or files that it cannot use, 96 for a process that
+//! nothing else ended within two minutes (deaf, ignoring EOF, HTTP, or a grandchild), 97 for a ledger that cannot be written.
 
 mod answer;
 mod engine;
 mod host;
+mod http;
 mod ledger;
 mod lex;
 mod memory;
@@ -178,9 +257,10 @@ mod process;
 mod script;
 
 pub use engine::{Inbound, serve};
-pub use host::{Exit, Grandchild, Host, Output};
+pub use host::{Exit, Frame, Grandchild, Host, Output, Route};
+pub use http::{Asked, FakeHttp, HttpEvent, HttpOutput, ReservedPort, serve_http};
 pub use ledger::{Entry, Event, Ledger, LedgerWatch, LedgerWriter, SpawnClaim};
 pub use lex::ScriptError;
 pub use memory::{FakeHandle, FakeLink, FakeServer};
 pub use process::FakeProcess;
-pub use script::{Plan, Script, Signal};
+pub use script::{Plan, Script, SharedPlan, Signal};

@@ -4,15 +4,20 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::http::{self, GATES};
 use super::lex::{ScriptError, Token, Tokens};
 use super::script::{Action, Era, Event, Ignored, Item, Line, Paging, Rule, Section, Setting, Signal, When};
 
 const LINES: &str = "a heading (server:, spawn N:, spawn N..M:, until D:, from D:), a setting (era, versions, info, \
-    capabilities, tools, prompts, resources, templates, paging, ignore, serial, exit-unless-initialize), a request \
-    (initialize, discover, list, ping, call NAME, or a method with a slash) or an event (start, after D, on EVENT)";
+    capabilities, tools, prompts, resources, templates, paging, ignore, serial, exit-unless-initialize, sessions, \
+    answers, content-type, require-header, token, respawn), a request (initialize, discover, list, ping, call NAME, \
+    post, get, delete, resume, stale, stale-initialize, stale-get, stale-delete, missing, unauthorized, or a method \
+    with a slash) or an event (start, after D, on EVENT)";
 const ACTIONS: &str = "an action (ok, reply, result, error, is-error, version, only, big, wrong-id, bad-shape, \
     duplicate, input-required, task, endless, never, commit, delay, progress, hold, replay-old, notify, request, \
-    set-tools, stop, stdout, stderr, close, deaf, mute, grandchild, bind, exit, kill)";
+    set-tools, stop, stdout, stderr, close, deaf, mute, grandchild, bind, exit, kill, status, with-status, header, \
+    retry-after, headers, headers-only, end, cut, reset, black-hole, event-id, retry, forget, set-token, \
+    disconnect)";
 const TOOL_FLAGS: [&str; 5] = ["readOnly", "readOnly=false", "idempotent", "idempotent=false", "destructive"];
 const SPAN: &str = "a number from 1, N..M or N..";
 
@@ -116,7 +121,7 @@ fn setting(tokens: &mut Tokens) -> Result<Option<Setting>, ScriptError> {
     } else if tokens.eat_word("exit-unless-initialize") {
         Setting::ExitUnlessInitialize
     } else {
-        return Ok(None);
+        return Ok(http::setting(tokens)?.map(Setting::Http));
     };
     Ok(Some(setting))
 }
@@ -158,7 +163,8 @@ fn rule(tokens: &mut Tokens) -> Result<Rule, ScriptError> {
     } else {
         let (subject, nth) = tokens.parsed(LINES, |word| {
             let name = word.split('#').next()?;
-            let known = ["initialize", "discover", "list", "ping"].contains(&name) || name.contains('/');
+            let named = ["initialize", "discover", "list", "ping"].contains(&name) || GATES.contains(&name);
+            let known = named || name.contains('/');
             if known { numbered(word) } else { None }
         })?;
         let method = match &*subject {
@@ -244,7 +250,7 @@ fn action(tokens: &mut Tokens, place: Place<'_>) -> Result<Action, ScriptError> 
         "bind" => Action::Bind(tokens.number("a port")?),
         "exit" => Action::Exit(tokens.parsed("an exit code from 0 to 255", |word| word.parse::<u8>().ok())?.into()),
         "kill" => Action::Kill,
-        _ => return Err(tokens.error_before(ACTIONS)),
+        _ => Action::Http(http::action(&name, tokens)?.ok_or_else(|| tokens.error_before(ACTIONS))?),
     };
     if matches!(place, Place::Event { .. }) && action.needs_request() {
         let expected = format!("an action other than {name}, for there is no request to answer here");
@@ -278,7 +284,8 @@ fn notify(tokens: &mut Tokens) -> Result<Action, ScriptError> {
     let params = tokens.json_if()?;
     let many = |word: &str| word.strip_prefix('x').and_then(|n| n.parse().ok());
     let times = tokens.word_if(|word| many(word).is_some()).and_then(|word| many(&word)).unwrap_or(1);
-    Ok(Action::Notify { method, params, times, every: every(tokens)?.unwrap_or_default() })
+    let every = every(tokens)?.unwrap_or_default();
+    Ok(Action::Notify { method, params, times, every, standing: tokens.eat_word("standing") })
 }
 
 fn request(tokens: &mut Tokens) -> Result<Action, ScriptError> {
@@ -297,7 +304,8 @@ fn request(tokens: &mut Tokens) -> Result<Action, ScriptError> {
             _ => return None,
         })
     })?;
-    Ok(Action::Request { method: method.into(), params, wait: tokens.eat_word("wait") })
+    let (wait, standing) = (tokens.eat_word("wait"), tokens.eat_word("standing"));
+    Ok(Action::Request { method: method.into(), params, wait, standing })
 }
 
 fn grandchild(tokens: &mut Tokens) -> Result<Action, ScriptError> {

@@ -9,14 +9,27 @@ use tokio::time::sleep;
 
 use super::answer::{self, Refusal, Request};
 use super::engine::{Order, Server};
-use super::host::{Exit, Grandchild, Host, Output};
+use super::host::{Exit, Grandchild, Host, Output, Route};
+use super::http::{HttpAction, HttpOutput};
 use super::ledger::Event;
-use super::script::Action;
+use super::script::{Action, Plan};
 
-/// Plays the actions one after another; `request` is what answers go to.
-pub(crate) async fn play<H: Host>(server: Arc<Server<H>>, request: Option<Request>, actions: Vec<Action>) {
+/// What a turn is about, and so where its messages go.
+#[derive(Debug)]
+pub(crate) enum Caller {
+    Request(Request),
+    Event(Route),
+}
+
+/// Plays the actions one after another.
+pub(crate) async fn play<H: Host>(server: Arc<Server<H>>, caller: Caller, actions: Vec<Action>) {
     let committed = actions.contains(&Action::Commit);
-    let mut turn = Turn { server: &*server, request: request.as_ref(), committed, baton: None };
+    let (request, route) = match &caller {
+        Caller::Request(request) => (Some(request), &request.route),
+        Caller::Event(route) => (None, route),
+    };
+    let plan = server.plan();
+    let mut turn = Turn { server: &*server, plan, request, route, committed, baton: None };
     for action in actions {
         turn.act(action).await;
     }
@@ -37,7 +50,9 @@ impl Drop for Baton {
 
 struct Turn<'a, H> {
     server: &'a Server<H>,
+    plan: Arc<Plan>,
     request: Option<&'a Request>,
+    route: &'a Route,
     /// Whether the tool was run, or will be by an action of its own.
     committed: bool,
     baton: Option<Baton>,
@@ -57,7 +72,7 @@ impl<H: Host> Turn<'_, H> {
                     if !token.is_null() {
                         let params = json!({"progressToken": token, "progress": step, "total": times});
                         let method = "notifications/progress";
-                        server.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+                        server.send(self.route, json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
                     }
                 }
             }
@@ -72,15 +87,16 @@ impl<H: Host> Turn<'_, H> {
                 self.baton = released.await.ok();
             }
             Action::ReplayOld => self.replay_old().await,
-            Action::Notify { method, params, times, every } => {
+            Action::Notify { method, params, times, every, standing } => {
+                let to = self.to(standing);
                 for step in 0..times {
                     if step > 0 {
                         sleep(every).await;
                     }
-                    server.notify(&method, params.clone().unwrap_or_else(|| json!({}))).await;
+                    server.notify(&to, &method, params.clone().unwrap_or_else(|| json!({}))).await;
                 }
             }
-            Action::Request { method, params, wait } => {
+            Action::Request { method, params, wait, standing } => {
                 let (answered, answer) = oneshot::channel();
                 let id = {
                     let mut state = server.state();
@@ -89,17 +105,18 @@ impl<H: Host> Turn<'_, H> {
                     state.asked.insert(id, (method.clone(), answered));
                     id
                 };
-                server.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+                let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+                server.send(&self.to(standing), message).await;
                 if wait {
                     // It cannot fail: the other half waits in `asked` for as long as the server lives.
                     drop(answer.await);
                 }
             }
-            Action::SetTools(tools) => server.state().tools = tools,
+            Action::SetTools(tools) => server.state().tools = Some(tools),
             Action::Stop | Action::Never => {}
-            Action::Stdout(bytes) => server.write(Output::Raw(bytes)).await,
+            Action::Stdout(bytes) => server.write(self.route, Output::Raw(bytes)).await,
             Action::Endless => loop {
-                server.write(Output::Raw(vec![b'x'; 1 << 16])).await;
+                server.write(self.route, Output::Raw(vec![b'x'; 1 << 16])).await;
                 tokio::task::yield_now().await;
             },
             Action::Stderr(bytes) => server.host.stderr(bytes).await,
@@ -125,6 +142,7 @@ impl<H: Host> Turn<'_, H> {
             }
             Action::Exit(code) => self.exit(Exit::Code(code), format!("exit {code}")).await,
             Action::Kill => self.exit(Exit::Killed, "kill".into()).await,
+            Action::Http(action) => self.http(action).await,
             answer => {
                 if let Some(request) = self.request {
                     self.answer(request, answer).await;
@@ -133,18 +151,38 @@ impl<H: Host> Turn<'_, H> {
         }
     }
 
+    /// Where messages go that are no answer.
+    fn to(&self, standing: bool) -> Route {
+        let exchange = self.route.exchange.filter(|_| !standing);
+        Route { exchange, session: self.route.session.clone() }
+    }
+
+    async fn http(&self, action: HttpAction) {
+        if self.server.host.speaks_http() {
+            self.server.write(self.route, Output::Http(HttpOutput(action))).await;
+        } else {
+            let error = io::Error::from(io::ErrorKind::Unsupported);
+            self.fail("an action of HTTP", &error).await;
+        }
+    }
+
+    /// The answer that the request waits for.
+    async fn settle(&self, message: Value) {
+        self.server.write(self.route, Output::Answer(message.to_string())).await;
+    }
+
     async fn answer(&mut self, request: &Request, action: Action) {
-        let plan = &self.server.plan;
+        let plan = Arc::clone(&self.plan);
         match action {
             Action::Reply(text) => self.result(request, answer::content(text)).await,
             Action::Result(result) => self.result(request, result).await,
             Action::Error { code, text, data } => self.refuse(request, Refusal { code, text, data }).await,
             Action::IsError(text) => {
                 let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
-                self.server.send(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
+                self.settle(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
             }
             Action::Version(version) => {
-                self.result(request, answer::initialize(plan, request, Some(&version))).await;
+                self.result(request, answer::initialize(&plan, request, Some(&version))).await;
             }
             Action::Only(versions) => {
                 let requested = request.requested_version().unwrap_or_default();
@@ -152,7 +190,7 @@ impl<H: Host> Turn<'_, H> {
                 if !supported.contains(&requested) {
                     self.refuse(request, Refusal::version(request, &supported)).await;
                 } else if request.method == "initialize" {
-                    self.result(request, answer::initialize(plan, request, Some(requested))).await;
+                    self.result(request, answer::initialize(&plan, request, Some(requested))).await;
                 } else {
                     self.ok(request).await;
                 }
@@ -168,7 +206,10 @@ impl<H: Host> Turn<'_, H> {
             }
             Action::BadShape => self.result(request, json!({"content": 5, "tools": 5, "protocolVersion": 5})).await,
             Action::Duplicate => {
-                self.ok(request).await;
+                if let Ok(Some(result)) = self.well_behaved(request) {
+                    let first = json!({"jsonrpc": "2.0", "id": request.id, "result": result});
+                    self.server.send(self.route, first).await;
+                }
                 self.ok(request).await;
             }
             Action::InputRequired(_) if request.continues() => self.ok(request).await,
@@ -181,7 +222,7 @@ impl<H: Host> Turn<'_, H> {
                     "inputRequests": requests.unwrap_or(ask),
                     "requestState": "round-1",
                 });
-                self.server.send(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
+                self.settle(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
             }
             Action::Task => {
                 let mut task = answer::task("working");
@@ -198,19 +239,29 @@ impl<H: Host> Turn<'_, H> {
         }
     }
 
-    async fn ok(&mut self, request: &Request) {
+    fn well_behaved(&self, request: &Request) -> Result<Option<Value>, Refusal> {
         let tools = self.server.state().tools.clone();
-        match answer::answer(&self.server.plan, &tools, request) {
+        answer::answer(&self.plan, tools.as_ref().unwrap_or(&self.plan.tools), request)
+    }
+
+    async fn ok(&mut self, request: &Request) {
+        if request.gate {
+            // Even one that is mute reads on.
+            let pass = Output::Http(HttpOutput(HttpAction::Pass));
+            return self.server.host.write(self.route, pass).await;
+        }
+        match self.well_behaved(request) {
             Ok(Some(result)) => self.result(request, result).await,
             Ok(None) => {
                 let id = request.id.clone();
-                self.server.state().listening.push(id.clone());
+                self.server.state().listening.push((self.route.clone(), id.clone()));
                 let params = json!({
                     "_meta": {answer::SUBSCRIPTION_KEY: id},
                     "notifications": request.params["notifications"],
                 });
                 let method = "notifications/subscriptions/acknowledged";
-                self.server.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+                let message = json!({"jsonrpc": "2.0", "method": method, "params": params});
+                self.server.send(self.route, message).await;
             }
             Err(refusal) => self.refuse(request, refusal).await,
         }
@@ -221,7 +272,7 @@ impl<H: Host> Turn<'_, H> {
         if !self.committed {
             self.execute();
         }
-        self.server.send(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
+        self.settle(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
     }
 
     async fn refuse(&self, request: &Request, refusal: Refusal) {
@@ -232,7 +283,7 @@ impl<H: Host> Turn<'_, H> {
         if let Some(data) = refusal.data {
             error["data"] = data;
         }
-        self.server.send(json!({"jsonrpc": "2.0", "id": request.id, "error": error})).await;
+        self.settle(json!({"jsonrpc": "2.0", "id": request.id, "error": error})).await;
     }
 
     fn execute(&mut self) {
@@ -254,7 +305,7 @@ impl<H: Host> Turn<'_, H> {
                 && method == "tools/call"
             {
                 let result = answer::content("from an earlier spawn".into());
-                self.server.send(json!({"jsonrpc": "2.0", "id": id, "result": result})).await;
+                self.server.send(self.route, json!({"jsonrpc": "2.0", "id": id, "result": result})).await;
             }
         }
     }

@@ -73,6 +73,13 @@ impl FakeProcess {
         args.flat_map(|(name, path)| [name.into(), path.into_os_string()]).collect()
     }
 
+    /// The same for one that speaks HTTP on this loopback port; 0 for any. It writes the port as its first line.
+    pub fn http_args(&self, port: u16) -> Vec<OsString> {
+        let mut args = self.args();
+        args.extend(["--http".into(), port.to_string().into()]);
+        args
+    }
+
     /// What its spawns saw and did, read from the file now.
     ///
     /// # Errors

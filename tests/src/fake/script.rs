@@ -1,10 +1,12 @@
 //! What a script says, and what of it holds for one spawn.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::http::{HttpAction, HttpPlan, HttpSetting};
 use super::lex::ScriptError;
 use super::parse;
 
@@ -74,6 +76,26 @@ pub enum Signal {
     Usr2,
 }
 
+/// The plan of a running spawn, which may change under it.
+#[derive(Clone, Debug)]
+pub struct SharedPlan(Arc<RwLock<Arc<Plan>>>);
+
+impl SharedPlan {
+    pub(crate) fn get(&self) -> Arc<Plan> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set(&self, plan: Plan) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
+    }
+}
+
+impl From<Plan> for SharedPlan {
+    fn from(plan: Plan) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(plan))))
+    }
+}
+
 /// The lines under one heading.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Section {
@@ -113,6 +135,7 @@ pub(crate) enum Setting {
     Ignore(Ignored),
     Serial,
     ExitUnlessInitialize,
+    Http(HttpSetting),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -193,8 +216,8 @@ pub(crate) enum Action {
     Progress { times: u32, every: Duration, foreign: bool },
     Hold(usize),
     ReplayOld,
-    Notify { method: String, params: Option<Value>, times: u32, every: Duration },
-    Request { method: String, params: Value, wait: bool },
+    Notify { method: String, params: Option<Value>, times: u32, every: Duration, standing: bool },
+    Request { method: String, params: Value, wait: bool, standing: bool },
     SetTools(Vec<Item>),
     Stop,
     Stdout(Vec<u8>),
@@ -208,34 +231,40 @@ pub(crate) enum Action {
     Bind(u16),
     Exit(i32),
     Kill,
+    Http(HttpAction),
 }
 
 impl Action {
     /// Whether it decides what becomes of the request, so that no `ok` follows by itself.
     pub(crate) fn settles(&self) -> bool {
-        self.needs_request() || matches!(self, Self::Exit(_) | Self::Kill)
+        match self {
+            Self::Http(action) => action.settles(),
+            Self::Exit(_) | Self::Kill => true,
+            _ => self.needs_request(),
+        }
     }
 
     /// Whether it makes sense only where there is a request.
     pub(crate) fn needs_request(&self) -> bool {
-        matches!(
-            self,
-            Self::Ok
-                | Self::Reply(_)
-                | Self::Result(_)
-                | Self::Error { .. }
-                | Self::IsError(_)
-                | Self::Version(_)
-                | Self::Only(_)
-                | Self::Big(_)
-                | Self::WrongId
-                | Self::BadShape
-                | Self::Duplicate
-                | Self::InputRequired(_)
-                | Self::Task
-                | Self::Endless
-                | Self::Never
-        )
+        matches!(self, Self::Http(action) if action.needs_request())
+            || matches!(
+                self,
+                Self::Ok
+                    | Self::Reply(_)
+                    | Self::Result(_)
+                    | Self::Error { .. }
+                    | Self::IsError(_)
+                    | Self::Version(_)
+                    | Self::Only(_)
+                    | Self::Big(_)
+                    | Self::WrongId
+                    | Self::BadShape
+                    | Self::Duplicate
+                    | Self::InputRequired(_)
+                    | Self::Task
+                    | Self::Endless
+                    | Self::Never
+            )
     }
 }
 
@@ -256,6 +285,7 @@ pub struct Plan {
     pub(crate) exit_unless_initialize: bool,
     pub(crate) ignore_eof: bool,
     pub(crate) ignore_term: bool,
+    pub(crate) http: HttpPlan,
     /// With whether the section names spawns or times.
     rules: Vec<(bool, Rule)>,
     events: Vec<(Event, Vec<Action>)>,
@@ -285,6 +315,7 @@ impl Default for Plan {
             exit_unless_initialize: false,
             ignore_eof: false,
             ignore_term: false,
+            http: HttpPlan::default(),
             rules: Vec::new(),
             events: Vec::new(),
         }
@@ -316,6 +347,7 @@ impl Plan {
                 Setting::Ignore(Ignored::Term) => self.ignore_term = true,
                 Setting::Serial => self.serial = true,
                 Setting::ExitUnlessInitialize => self.exit_unless_initialize = true,
+                Setting::Http(setting) => self.http.apply(setting),
             },
         }
     }
@@ -324,7 +356,7 @@ impl Plan {
     /// `server:`, a number beats none, a tool's name beats `*`.
     ///
     /// `nth` counts the requests of the method, `nth_of_tool` the calls of the tool.
-    pub(crate) fn actions(&self, method: &str, tool: Option<&str>, nth: u32, nth_of_tool: u32) -> &[Action] {
+    pub(crate) fn actions(&self, method: &str, tool: Option<&str>, nth: u32, nth_of_tool: u32) -> Option<&[Action]> {
         let fits = |rule: &Rule| {
             let count = if rule.tool.is_some() { nth_of_tool } else { nth };
             rule.method == method
@@ -334,7 +366,7 @@ impl Plan {
         let best = self.rules.iter().filter(|(_, rule)| fits(rule)).max_by_key(|(special, rule)| {
             (*special, rule.nth.is_some(), rule.tool.is_some()) // of equals the last
         });
-        best.map_or(&[], |(_, rule)| &rule.actions)
+        best.map(|(_, rule)| &*rule.actions)
     }
 
     /// What to do when this happens; `None` where no line says it.

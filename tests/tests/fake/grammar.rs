@@ -40,6 +40,22 @@ fn errors_name_line_token_and_what_fits() {
         ("paging 0", "line 1: `0`: expected a number of pages from 1"),
         ("ignore eof", "line 1: `eof`: expected EOF or TERM"),
         ("era new", "line 1: `new`: expected legacy, modern or both"),
+        ("sessions some", "line 1: `some`: expected none or required"),
+        ("answers xml", "line 1: `xml`: expected json or sse"),
+        ("require-header A b -> 400", "line 1: `A`: expected a header's name in lower case"),
+        ("require-header a b 400", "line 1: `400`: expected ->"),
+        ("token", "line 1: `end of line`: expected a token"),
+        ("token a until soon", "line 1: `soon`: expected a duration"),
+        ("respawn", "line 1: `end of line`: expected a duration"),
+        ("stale", "line 1: `end of line`: expected an action"),
+        ("stale#0 ok", "line 1: `stale#0`: expected a heading"),
+        ("post status 99", "line 1: `99`: expected a status from 200 to 599"),
+        ("post status 200 '{'", "line 1: `'{'`: expected JSON"),
+        ("post status 429 header retry-after", "line 1: `end of line`: expected a header's value"),
+        ("post header a \"b\\r\\nc\"", "line 1: `\"b\\r\\nc\"`: expected a text of one line"),
+        ("post cut after", "line 1: `end of line`: expected a size"),
+        ("after 1s reset", "line 1: `reset`: expected an action other than reset, for there is no request"),
+        ("after 1s header a b", "line 1: `header`: expected an action other than header"),
     ];
     for (script, start) in starts {
         let error = error(script);
@@ -67,11 +83,18 @@ fn spelling_does_not_matter() {
         ("on initialized deaf", "on notifications/initialized deaf"),
         ("call a notify tools/list_changed", "call a notify notifications/tools/list_changed x1 every 0s"),
         ("call a stdout \"A\"", "call a stdout \"\\x41\""),
+        ("post retry-after 7, ok", "post header retry-after \"7\", ok"),
+        ("sessions required\nanswers sse", ""),
+        ("post status 400 \"\"", "post status 400"),
+        ("get#2 cut", "get#2..2 cut"),
     ];
     for (one, other) in same {
         assert_eq!(meaning(one), meaning(other), "{one:?} and {other:?}");
     }
     let different = [("call a ok", "call b ok"), ("call a#1 ok", "call a ok"), ("tools a", "tools a(idempotent)")];
+    let http =
+        [("post cut", "post cut after 0"), ("answers json", ""), ("stale ok", "stale-get ok"), ("token a", "token b")];
+    let different = different.into_iter().chain(http);
     for (one, other) in different {
         assert_ne!(meaning(one), meaning(other), "{one:?} and {other:?}");
     }
@@ -106,6 +129,7 @@ fn the_documentation_is_the_grammar() {
         let Some((example, _)) = line.strip_prefix("//! | `").and_then(|row| row.split_once("` |")) else { continue };
         let script = match (chapter, example) {
             ("Headings" | "Settings" | "Requests" | "Events", _) => example.to_owned(),
+            ("Settings of HTTP" | "Requests of HTTP", _) => example.to_owned(),
             (_, "stop") => format!("on cancelled {example}"),
             (_, action) if action.starts_with("version ") => format!("initialize {action}"),
             (_, action) => format!("call a {action}"),
