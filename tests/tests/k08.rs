@@ -177,7 +177,7 @@ async fn a_thousand_probes(script: &str, reason: ParkReason) -> (Vec<Status>, BT
     let snapshot = connection.snapshot();
     assert!(snapshot.stats.failures >= 1_000, "the repeats are counted: {:?}", snapshot.stats);
     connection.shutdown().await;
-    let logged = warnings.0.lock().unwrap().clone();
+    let logged = warnings.logged();
     (told, logged)
 }
 
@@ -287,16 +287,21 @@ async fn k08_a_requested_park_rests_until_woken() {
 
 /// Counts what is logged as a warning or worse, by its text.
 #[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<BTreeMap<String, usize>>>);
+pub(crate) struct Warnings(Arc<Mutex<BTreeMap<String, usize>>>);
 
 impl Warnings {
-    fn of_this_thread() -> (Self, DefaultGuard) {
+    pub(crate) fn of_this_thread() -> (Self, DefaultGuard) {
         // Where there is one subscriber only, whether it wants an event is asked once, on whichever thread comes
         // first, and another test's thread has none: with two, both are asked.
         static OTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Warnings::default()));
         LazyLock::force(&OTHER);
         let warnings = Self::default();
         (warnings.clone(), tracing::subscriber::set_default(warnings))
+    }
+
+    /// What was logged so far, and how often.
+    pub(crate) fn logged(&self) -> BTreeMap<String, usize> {
+        self.0.lock().unwrap().clone()
     }
 }
 
