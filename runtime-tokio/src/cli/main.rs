@@ -30,7 +30,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Demo(demo::DemoArgs),
+    Demo(Box<demo::DemoArgs>),
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),
 }

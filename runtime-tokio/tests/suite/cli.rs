@@ -1,10 +1,14 @@
 //! The command `mcp-reconnect`, as a user runs it: real processes, real signals.
 
-use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -43,8 +47,14 @@ struct Demo {
 
 impl Demo {
     fn start(args: &[&str]) -> Self {
+        Self::start_with(args, Stdio::inherit())
+    }
+
+    fn start_with(args: &[&str], stderr: Stdio) -> Self {
         let tmp = tempfile::tempdir().expect("a directory");
-        let mut child = command(args).env("TMPDIR", tmp.path()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut command = command(args);
+        command.env("TMPDIR", tmp.path()).stdout(Stdio::piped()).stderr(stderr);
+        let mut child = command.spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         Self { child, lines, tmp }
     }
@@ -71,8 +81,7 @@ impl Demo {
 
     /// Asserts that nothing is left of it and of this server.
     fn assert_clean(&self, server: &Value) {
-        let group = server["pid"].as_i64().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).expect("a pid");
-        assert_eq!(test_kill_process_group(group), Err(Errno::SRCH), "the server lives on: {server}");
+        assert_eq!(test_kill_process_group(group(server)), Err(Errno::SRCH), "the server lives on: {server}");
         let left: Vec<_> = self.tmp.path().read_dir().expect("a directory").collect();
         assert!(left.is_empty(), "{left:?}");
     }
@@ -84,6 +93,65 @@ impl Drop for Demo {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// The process group of the server that an event tells of.
+fn group(server: &Value) -> Pid {
+    server["pid"].as_i64().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).expect("a pid")
+}
+
+/// The embedded server behind HTTP, run by the test. Ends by force when it is dropped.
+struct Server {
+    child: Child,
+    address: String,
+    dir: TempDir,
+    /// It ends when this does.
+    _stdin: ChildStdin,
+}
+
+impl Server {
+    fn start(address: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().to_str().expect("UTF-8");
+        let mut command = command(&["demo-server", "--listen", address, "--dir", path]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let address = stdout.lines().next().expect("an address").expect("UTF-8");
+        let stdin = child.stdin.take().expect("piped");
+        Self { child, address, dir, _stdin: stdin }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    /// Another one at the same address.
+    fn restart(self) -> Self {
+        let address = self.address.clone();
+        drop(self);
+        Self::start(&address)
+    }
+
+    fn assert_nothing_ran(&self) {
+        assert!(!self.dir.path().join("ledger").exists(), "a tool was called");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Each call has one outcome, and the ledger agrees with it.
+fn assert_sums(tool: &Value) {
+    let count = |what: &str| tool[what].as_u64().unwrap_or_else(|| panic!("{what} of {tool}"));
+    let outcomes = ["answered", "server_error", "outcome_unknown", "deadline_exceeded", "not_sent", "lost"];
+    assert_eq!(count("calls"), outcomes.map(count).iter().sum::<u64>(), "{tool}");
+    assert!(count("answered") >= 4, "{tool}");
+    assert!(count("deadline_exceeded") >= 1, "one hung: {tool}");
+    assert_eq!(count("runs"), count("answered") + count("uncertain_ran") + count("repeats"), "{tool}");
 }
 
 #[test]
@@ -98,12 +166,7 @@ fn the_demo_loses_no_call_and_doubles_none() {
     let tools = summary["tools"].as_array().unwrap();
     assert_eq!(tools.iter().map(|tool| tool["annotated"].as_bool()).collect::<Vec<_>>(), [Some(true), Some(false)]);
     for tool in tools {
-        let count = |what: &str| tool[what].as_u64().unwrap_or_else(|| panic!("{what} of {tool}"));
-        let outcomes = ["answered", "server_error", "outcome_unknown", "deadline_exceeded", "not_sent", "lost"];
-        assert_eq!(count("calls"), outcomes.map(count).iter().sum::<u64>(), "{tool}");
-        assert!(count("answered") >= 4, "{tool}");
-        assert!(count("deadline_exceeded") >= 1, "one hung: {tool}");
-        assert_eq!(count("runs"), count("answered") + count("uncertain_ran") + count("repeats"), "{tool}");
+        assert_sums(tool);
     }
     let faults = events(&output).iter().filter(|event| event["event"] == "fault").count();
     assert_eq!(faults, 3);
@@ -130,6 +193,147 @@ fn a_call_that_ran_twice_is_a_doubled_one() {
     let summary = summary(&output);
     assert_eq!(output.status.code(), Some(1), "{summary}");
     assert_eq!((&summary["ok"], &summary["lost"], &summary["doubled"]), (&false.into(), &0.into(), &1.into()));
+}
+
+#[test]
+fn the_demo_over_http_loses_no_call_and_doubles_none() {
+    let output = run(&["demo", "--http", "--json"]);
+    let summary = summary(&output);
+    assert_eq!(output.status.code(), Some(0), "{summary}\n{}", stderr(&output));
+    assert_eq!((&summary["ok"], &summary["lost"], &summary["doubled"]), (&true.into(), &0.into(), &0.into()));
+    assert!(summary["epochs"].as_u64() >= Some(4), "{summary}");
+    let rebuilt: Vec<_> = summary["rebuilds"].as_array().unwrap().iter().map(|rebuild| &rebuild["fault"]).collect();
+    assert_eq!(rebuilt, ["restart", "freeze", "unavailable"]);
+    for tool in summary["tools"].as_array().unwrap() {
+        assert_sums(tool);
+    }
+
+    let events = events(&output);
+    let of = |kind: &str| events.iter().filter(|event| event["event"] == *kind).collect::<Vec<_>>();
+    // Only a restart makes it another process.
+    let (faults, reliefs) = (of("fault"), of("relief"));
+    let same: Vec<_> = faults.iter().zip(&reliefs).map(|(fault, relief)| fault["pid"] == relief["pid"]).collect();
+    assert_eq!(same, [false, true, true], "{faults:?} {reliefs:?}");
+    assert!(reliefs.iter().zip(&faults).all(|(relief, fault)| relief["fault"] == fault["fault"]));
+    let mut sessions: Vec<_> = events.iter().filter_map(|event| event["session"].as_str()).collect();
+    assert_eq!(sessions.len() as u64, summary["epochs"], "one each: {sessions:?}");
+    sessions.sort_unstable();
+    sessions.dedup();
+    assert_eq!(sessions.len() as u64, summary["epochs"], "none twice: {sessions:?}");
+    let unavailable = |event: &Value| event["cause"].as_str().is_some_and(|cause| cause.contains("HTTP 503"));
+    assert!(events.iter().any(unavailable), "{events:?}");
+}
+
+#[test]
+fn a_call_that_ran_twice_over_http_is_a_doubled_one() {
+    let output = run(&["demo", "--http", "--json", "--faults", "restart", "--misdeed", "double-run"]);
+    let summary = summary(&output);
+    assert_eq!(output.status.code(), Some(1), "{summary}");
+    assert_eq!((&summary["ok"], &summary["lost"], &summary["doubled"]), (&false.into(), &0.into(), &1.into()));
+}
+
+#[test]
+fn an_interrupt_ends_a_server_behind_http() {
+    let mut demo = Demo::start(&["demo", "--http", "--json"]);
+    let server = demo.until(|event| event["status"] == "READY");
+    assert_eq!(demo.interrupt(), Some(130));
+    demo.assert_clean(&server);
+}
+
+#[test]
+fn an_interrupt_ends_a_server_that_is_frozen() {
+    let mut demo = Demo::start(&["demo", "--http", "--json", "--faults", "freeze"]);
+    let frozen = demo.until(|event| event["event"] == "fault");
+    assert_eq!(demo.interrupt(), Some(130));
+    demo.assert_clean(&frozen);
+}
+
+#[test]
+fn a_server_behind_http_ends_with_a_demo_that_is_killed() {
+    let mut demo = Demo::start_with(&["demo", "--http", "--json"], Stdio::piped());
+    let mut stderr = demo.child.stderr.take().expect("piped");
+    let server = demo.until(|event| event["status"] == "READY");
+    demo.child.kill().expect("it runs");
+    // The server has it as well: it ends with the last of them.
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || end.send(stderr.read_to_end(&mut Vec::new()).is_ok()));
+    let ended = ended.recv_timeout(Duration::from_secs(60));
+    if ended != Ok(true) {
+        kill_process_group(group(&server), Signal::KILL).expect("it lives on");
+    }
+    assert_eq!(ended, Ok(true), "the server lives on: {server}");
+}
+
+#[test]
+fn a_url_is_called_for_the_time_that_was_asked_for() {
+    let server = Server::start("127.0.0.1:0");
+    let output = run(&["demo", "--json", "--for", "1", "--url", &server.url()]);
+    let called = summary(&output);
+    assert_eq!(output.status.code(), Some(0), "{called}\n{}", stderr(&output));
+    assert_eq!((&called["epochs"], &called["lost"], &called["doubled"]), (&1.into(), &0.into(), &Value::Null));
+    // Its tools need an argument: it is pinged.
+    assert_eq!(called["tools"][0]["tool"], "ping");
+    assert!(called["tools"][0]["answered"].as_u64() >= Some(1), "{called}");
+    let start = &events(&output)[0];
+    assert_eq!((&start["server"], &start["seconds"]), (&server.url().into(), &1.into()));
+    assert_eq!((&start["rounds"], &start["faults"]), (&Value::Null, &Value::Array(Vec::new())));
+    server.assert_nothing_ran();
+}
+
+#[test]
+fn a_url_whose_server_is_restarted_is_rebuilt() {
+    let mut server = Server::start("127.0.0.1:0");
+    let mut demo = Demo::start(&["demo", "--json", "--for", "3600", "--url", &server.url()]);
+    demo.until(|event| event["event"] == "calling");
+    for _ in 0..2 {
+        server = server.restart();
+        let rebuilt = demo.until(|event| event["event"] == "rebuilt");
+        assert_eq!((&rebuilt["round"], &rebuilt["fault"]), (&Value::Null, &Value::Null), "{rebuilt}");
+    }
+    assert_eq!(demo.interrupt(), Some(130));
+}
+
+#[test]
+fn a_url_whose_server_does_not_come_back_is_an_error() {
+    let server = Server::start("127.0.0.1:0");
+    let mut demo = Demo::start(&["demo", "--json", "--for", "5", "--url", &server.url()]);
+    demo.until(|event| event["event"] == "calling");
+    drop(server);
+    let summary = demo.until(|event| event["event"] == "summary");
+    let error = summary["error"].as_str().unwrap_or_default();
+    assert!(error.starts_with("there was no new session yet when the time was over; last failure: "), "{summary}");
+    assert_eq!(demo.child.wait().expect("a status").code(), Some(1));
+}
+
+#[test]
+fn a_url_without_a_server_is_told_with_its_cause() {
+    let output = run(&["demo", "--json", "--url", "http://127.0.0.1:1/mcp"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = summary(&output)["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.starts_with("the server cannot be reached: "), "{error}");
+    assert!(error.to_lowercase().contains("connection refused"), "{error}");
+}
+
+#[test]
+fn headers_go_with_every_request_to_the_url() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    let asked = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let head = BufReader::new(&stream).lines().map(|line| line.expect("UTF-8").to_lowercase());
+        let head: Vec<_> = head.take_while(|line| !line.is_empty()).collect();
+        let refused = b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(refused).expect("it reads");
+        head
+    });
+    let output = run(&["demo", "--json", "--url", &url, "--header", "X-Api-Key: a b", "--header", "X-Other:c"]);
+    let head = asked.join().expect("a request");
+    for line in ["x-api-key: a b", "x-other: c"] {
+        assert!(head.iter().any(|sent| sent == line), "{line}: {head:?}");
+    }
+    assert_eq!(output.status.code(), Some(1));
+    let error = summary(&output)["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.starts_with("the server is parked ("), "{error}");
 }
 
 #[test]
@@ -182,6 +386,21 @@ fn bad_arguments_are_named_with_their_value() {
         (&["demo", "--faults", "kill,flood"], ["--faults <FAULT>", "'flood'"]),
         (&["demo", "--faults", "crash-loop", "--", "server"], ["--faults <FAULT>", "'crash-loop'"]),
         (&["demo", "--call-timeout", "0"], ["--call-timeout <SECONDS>", "'0'"]),
+        (&["demo", "--faults", "freeze"], ["'freeze' for '--faults <FAULT>'", "needs '--http'"]),
+        (&["demo", "--http", "--faults", "restart,hang"], ["'hang' for '--faults <FAULT>'", "leave '--http' out"]),
+        (&["demo", "--http", "--", "server"], ["'--http'", "COMMAND"]),
+        (&["demo", "--http", "--tool", "echo"], ["--url <URL>", "COMMAND"]),
+        (&["demo", "--url", "ftp://a/"], ["'ftp://a/' for '--url <URL>'", "no http or https URL"]),
+        (&["demo", "--url", "a b"], ["'a b' for '--url <URL>'", "URL cannot be read"]),
+        (&["demo", "--url", "http://a/", "--http"], ["--http", "--url <URL>"]),
+        (&["demo", "--url", "http://a/", "--", "server"], ["--url <URL>", "COMMAND"]),
+        (&["demo", "--url", "http://a/", "--faults", "kill"], ["--url <URL>", "--faults <FAULT>"]),
+        (&["demo", "--url", "http://a/", "--rounds", "2"], ["--url <URL>", "--rounds <N>"]),
+        (&["demo", "--url", "http://a/", "--for", "0"], ["--for <SECONDS>", "'0'"]),
+        (&["demo", "--url", "http://a/", "--header", "X"], ["'X' for '--header <NAME: VALUE>'", "no colon"]),
+        (&["demo", "--url", "http://a/", "--header", "Accept: x"], ["'Accept: x' for '--header", "belongs to"]),
+        (&["demo", "--for", "3"], ["not provided", "--url <URL>"]),
+        (&["demo", "--header", "A: b"], ["not provided", "--url <URL>"]),
         (&["demo", "server"], ["unexpected argument", "'server'"]),
         (&["dmeo"], ["unrecognized subcommand", "'dmeo'"]),
     ] {

@@ -1,6 +1,7 @@
 //! What is done to the server.
 
 use std::io;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -21,24 +22,49 @@ pub(super) enum Fault {
     Hang,
     /// SIGKILL, and the next three servers exit with status 3 right after their start
     CrashLoop,
+    /// With --http: SIGKILL, and a fresh process on the same port
+    Restart,
+    /// With --http: SIGSTOP, and SIGCONT a second after the loss was noticed
+    Freeze,
+    /// With --http: every request is answered 503 with `Retry-After: 1`, until two seconds after the loss was noticed
+    Unavailable,
 }
 
 impl Fault {
-    /// What the embedded server can be made to suffer.
-    pub(super) const ALL: [Self; 3] = [Self::Kill, Self::Hang, Self::CrashLoop];
-    /// What any server can.
+    /// What the embedded stdio server can be made to suffer.
+    pub(super) const STDIO: [Self; 3] = [Self::Kill, Self::Hang, Self::CrashLoop];
+    /// What any stdio server can.
     pub(super) const SIGNALS: [Self; 2] = [Self::Kill, Self::Hang];
+    /// What the embedded server behind HTTP can.
+    pub(super) const HTTP: [Self; 3] = [Self::Restart, Self::Freeze, Self::Unavailable];
 
     /// Does it to the server whose process group this is.
     pub(super) fn inject(self, group: Pid, stage: Option<&Stage>) -> io::Result<()> {
-        if let (Self::CrashLoop, Some(stage)) = (self, stage) {
-            stage.order_crashes(CRASHES)?;
+        match (self, stage) {
+            (Self::CrashLoop, Some(stage)) => stage.order_crashes(CRASHES)?,
+            (Self::Unavailable, Some(stage)) => stage.set_unavailable(true)?,
+            _ => {}
         }
         let signal = match self {
-            Self::Kill | Self::CrashLoop => Signal::KILL,
-            Self::Hang => Signal::STOP,
+            Self::Kill | Self::CrashLoop | Self::Restart => Signal::KILL,
+            Self::Hang | Self::Freeze => Signal::STOP,
+            Self::Unavailable => return Ok(()),
         };
         Ok(kill_process_group(group, signal)?)
+    }
+
+    /// How long it goes on after the loss was noticed, where it does not end by itself.
+    pub(super) const fn goes_on(self) -> Option<Duration> {
+        match self {
+            Self::Freeze => Some(Duration::from_secs(1)),
+            Self::Unavailable => Some(Duration::from_secs(2)),
+            Self::Kill | Self::Hang | Self::CrashLoop | Self::Restart => None,
+        }
+    }
+
+    /// The value of the argument.
+    pub(super) fn value(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     pub(super) const fn as_str(self) -> &'static str {
@@ -46,6 +72,9 @@ impl Fault {
             Self::Kill => "SIGKILL",
             Self::Hang => "hang",
             Self::CrashLoop => "crash loop",
+            Self::Restart => "restart",
+            Self::Freeze => "freeze",
+            Self::Unavailable => "503",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use mcp_reconnect::core::Status;
+use mcp_reconnect::core::{Epoch, Status};
 use mcp_reconnect::{CallOptions, Connection, Event, Events, Session};
 use rustix::process::Pid;
 use tokio::sync::mpsc;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::faults::Fault;
 use super::report::{Entry, Rebuild, Report, Summary, millis};
 use super::stage::Stage;
+use super::subject::Subject;
 use super::tally::{Tally, Wrong, runs};
 use super::target::{LOST, Outcome, Record, Target, call_steadily};
 
@@ -23,6 +24,8 @@ use super::target::{LOST, Outcome, Record, Target, call_steadily};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the first start may fail.
 const FIRST_STARTS: u64 = 3;
+/// How many characters of a session id are shown.
+const SESSION_SHOWN: usize = 8;
 
 /// Why the demo ends early.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub(super) struct Play<W> {
     connection: Connection,
     events: Events,
     report: Report<W>,
-    stage: Option<Stage>,
+    subject: Subject,
     options: CallOptions,
     stable_after: Duration,
     callers: Vec<Caller>,
@@ -65,7 +68,7 @@ struct Caller {
     /// What became of its last call.
     last: Option<&'static str>,
     /// The newest epoch that answered it, and when that answered first.
-    answered: Option<(u64, Instant)>,
+    answered: Option<(Epoch, Instant)>,
 }
 
 impl<W: Write> Play<W> {
@@ -73,7 +76,7 @@ impl<W: Write> Play<W> {
     pub(super) fn new(
         connection: Connection,
         report: Report<W>,
-        stage: Option<Stage>,
+        subject: Subject,
         options: CallOptions,
         stable_after: Duration,
     ) -> Self {
@@ -86,7 +89,7 @@ impl<W: Write> Play<W> {
             connection,
             events,
             report,
-            stage,
+            subject,
             options,
             stable_after,
             callers,
@@ -101,21 +104,65 @@ impl<W: Write> Play<W> {
 
     /// Loses the server by each of the faults, so many times over.
     pub(super) async fn run(&mut self, faults: &[Fault], rounds: u32, tool: Option<&str>) -> Result<(), Stop> {
-        let session = self.session(Instant::now() + PATIENCE).await?;
-        let targets = match self.stage {
-            Some(_) => Target::embedded(),
-            None => vec![Target::of(&session, tool).map_err(Stop::Failed)?],
-        };
-        drop(session);
-        for target in targets {
-            self.call(target)?;
-        }
+        self.call_all(tool).await?;
         for round in 1..=rounds {
             for &fault in faults {
                 self.suffer(round, fault).await?;
             }
         }
         self.proven().await?;
+        self.call_no_more().await
+    }
+
+    /// Calls the server for so long, whatever others do to it meanwhile.
+    pub(super) async fn watch(&mut self, long: Duration, tool: Option<&str>) -> Result<(), Stop> {
+        let mut epoch = self.call_all(tool).await?;
+        let mut lost = None;
+        let over = sleep(long);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => break,
+                noted = self.note() => noted?,
+            }
+            if lost.is_none() && self.status != Status::Ready(epoch) {
+                lost = Some(Instant::now());
+            }
+            if let (Some(at), Some((next, answered))) = (lost, self.answered_after(epoch)) {
+                self.rebuilt(None, None, next, answered.saturating_duration_since(at))?;
+                (epoch, lost) = (next, None);
+            }
+        }
+        self.call_no_more().await?;
+        if lost.is_some() {
+            return Err(self.failed("there was no new session yet when the time was over"));
+        }
+        Ok(())
+    }
+
+    /// Ends the connection and the server. Only then is the ledger complete.
+    pub(super) async fn close(&mut self) -> io::Result<()> {
+        self.connection.shutdown().await;
+        match &mut self.subject {
+            Subject::Hosted(host) => host.stop().await,
+            Subject::Command | Subject::Embedded(_) | Subject::Remote => Ok(()),
+        }
+    }
+
+    /// Starts to call, once there is a session.
+    async fn call_all(&mut self, tool: Option<&str>) -> Result<Epoch, Stop> {
+        let session = self.session(Instant::now() + PATIENCE).await?;
+        let targets = match self.subject.stage() {
+            Some(_) => Target::embedded(),
+            None => vec![Target::of(&session, tool).map_err(Stop::Failed)?],
+        };
+        for target in targets {
+            self.call(target)?;
+        }
+        Ok(session.epoch())
+    }
+
+    async fn call_no_more(&mut self) -> Result<(), Stop> {
         self.stop.cancel();
         // Each ends with its call, which has a deadline.
         while let Some(ended) = self.running.join_next().await {
@@ -128,7 +175,10 @@ impl<W: Write> Play<W> {
     }
 
     /// Compares what callers were told with what ran, and tells how it went; whether it went well.
-    pub(super) fn finish(mut self, error: Option<String>, epochs: u64, ledger: Option<&[String]>) -> io::Result<bool> {
+    pub(super) fn finish(mut self, error: Option<String>) -> io::Result<bool> {
+        let epochs = self.connection.snapshot().stats.sessions;
+        let ledger = self.subject.stage().map(Stage::ledger).transpose()?;
+        let ledger = ledger.as_deref();
         let mut tools: Vec<_> = self.callers.into_iter().map(|caller| caller.tally).collect();
         if let Some(ledger) = ledger {
             let runs = runs(ledger);
@@ -167,30 +217,64 @@ impl<W: Write> Play<W> {
     /// Waits until the session is proven, loses the server, and waits until everybody is answered again.
     async fn suffer(&mut self, round: u32, fault: Fault) -> Result<(), Stop> {
         let session = self.proven().await?;
-        let epoch = session.epoch().get();
-        let pid = session.facts().pid.unwrap_or_default();
+        let epoch = session.epoch();
+        let pid = self.pid(&session).unwrap_or_default();
         let at = Instant::now();
-        let injected =
-            i32::try_from(pid).ok().and_then(Pid::from_raw).map(|group| fault.inject(group, self.stage.as_ref()));
+        let group = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let injected = group.map(|group| fault.inject(group, self.subject.stage()));
         if !matches!(injected, Some(Ok(()))) {
             return Err(Stop::Failed(format!("cannot lose process group {pid}: {injected:?}")));
         }
-        self.report.tell(&Entry::Fault { round, fault, epoch, pid })?;
+        self.report.tell(&Entry::Fault { round, fault, epoch: epoch.get(), pid })?;
         let until = at + PATIENCE;
-        let back = loop {
-            let answers: Option<Vec<_>> =
-                self.callers.iter().map(|caller| caller.answered.filter(|&(answering, _)| answering > epoch)).collect();
-            if let Some(first) = answers.and_then(|answers| answers.into_iter().min_by_key(|&(_, at)| at)) {
+        self.relieve(round, fault, epoch, until).await?;
+        let (epoch, answered) = loop {
+            if let Some(first) = self.answered_after(epoch) {
                 break first;
             }
             self.turn(until, &format!("not every caller was answered on a new session after the {}", fault.as_str()))
                 .await?;
         };
-        let (epoch, answered) = back;
-        let rebuild = Rebuild { round, fault, epoch, rebuild_ms: millis(answered.saturating_duration_since(at)) };
+        self.rebuilt(Some(round), Some(fault), epoch, answered.saturating_duration_since(at))
+    }
+
+    /// Ends a fault that does not end by itself, when our side has noticed it: a server behind HTTP is brought back by
+    /// nobody but the demo.
+    async fn relieve(&mut self, round: u32, fault: Fault, epoch: Epoch, until: Instant) -> Result<(), Stop> {
+        if let Some(goes_on) = fault.goes_on() {
+            while self.status == Status::Ready(epoch) {
+                self.turn(until, &format!("the {} was not noticed", fault.as_str())).await?;
+            }
+            let over = sleep(goes_on);
+            tokio::pin!(over);
+            loop {
+                tokio::select! {
+                    () = &mut over => break,
+                    noted = self.note() => noted?,
+                }
+            }
+        }
+        let Subject::Hosted(host) = &mut self.subject else { return Ok(()) };
+        if let Err(error) = host.relieve(fault).await {
+            return Err(Stop::Failed(format!("the server does not come back after the {}: {error}", fault.as_str())));
+        }
+        Ok(self.report.tell(&Entry::Relief { round, fault, pid: self.subject.pid() })?)
+    }
+
+    /// The first answer after this epoch, once every caller has one.
+    fn answered_after(&self, epoch: Epoch) -> Option<(Epoch, Instant)> {
+        let answers = self.callers.iter().map(|caller| caller.answered.filter(|&(answering, _)| answering > epoch));
+        answers.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|&(_, at)| at)
+    }
+
+    fn rebuilt(&mut self, round: Option<u32>, fault: Option<Fault>, epoch: Epoch, took: Duration) -> Result<(), Stop> {
+        let rebuild = Rebuild { round, fault, epoch: epoch.get(), rebuild_ms: millis(took) };
         self.rebuilds.push(rebuild);
-        self.report.tell(&Entry::Rebuilt(rebuild))?;
-        Ok(())
+        Ok(self.report.tell(&Entry::Rebuilt(rebuild))?)
+    }
+
+    fn pid(&self, session: &Session) -> Option<u32> {
+        session.facts().pid.or_else(|| self.subject.pid())
     }
 
     /// A session that has been ready for `stable_after`.
@@ -228,18 +312,28 @@ impl<W: Write> Play<W> {
         (session.epoch() == epoch).then_some(session)
     }
 
-    /// Takes note of one thing that happens. Cancel safe.
+    /// Takes note of one thing that happens by then. Cancel safe.
     async fn turn(&mut self, until: Instant, or_else: &str) -> Result<(), Stop> {
+        tokio::select! {
+            biased;
+            noted = self.note() => noted,
+            () = sleep_until(until) => Err(self.failed(&format!("{or_else} within {PATIENCE:?}"))),
+        }
+    }
+
+    /// Takes note of one thing that happens. Cancel safe.
+    async fn note(&mut self) -> Result<(), Stop> {
         tokio::select! {
             biased;
             Some(event) = self.events.next() => self.on_event(event),
             Some(record) = self.records.recv() => Ok(self.on_record(&record)?),
-            () = sleep_until(until) => {
-                let last = self.connection.last_failure();
-                let last = last.map_or_else(String::new, |cause| format!("; last failure: {cause}"));
-                Err(Stop::Failed(format!("{or_else} within {PATIENCE:?}{last}")))
-            }
         }
+    }
+
+    fn failed(&self, what: &str) -> Stop {
+        let last = self.connection.last_failure();
+        let last = last.map_or_else(String::new, |cause| format!("; last failure: {cause}"));
+        Stop::Failed(format!("{what}{last}"))
     }
 
     fn on_event(&mut self, event: Event) -> Result<(), Stop> {
@@ -249,16 +343,22 @@ impl<W: Write> Play<W> {
             (Status::Ready(epoch), _) | (_, Status::Ready(epoch)) => Some(epoch.get()),
             _ => None,
         };
-        let pid = self.session_now().and_then(|session| session.facts().pid);
+        let session = self.session_now();
+        let pid = session.as_ref().and_then(|session| self.pid(session));
+        // No more of it: whoever has it may use the session.
+        let session = session.and_then(|session| session.facts().session_id);
+        let session = session.map(|id| id.chars().take(SESSION_SHOWN).collect::<String>());
+        let session = session.as_deref();
         let failure = failure.map(|class| class.as_str());
         let cause = cause.as_deref();
-        self.report.tell(&Entry::Status { status: status.as_str(), epoch, pid, failure, cause })?;
+        self.report.tell(&Entry::Status { status: status.as_str(), epoch, pid, session, failure, cause })?;
         let cause = cause.or(failure).unwrap_or_default();
         let stats = self.connection.snapshot().stats;
         match status {
             Status::Parked(reason) => Err(Stop::Failed(format!("the server is parked ({reason}): {cause}"))),
             Status::TransientFailure if stats.sessions == 0 && stats.failures >= FIRST_STARTS => {
-                Err(Stop::Failed(format!("the server does not start: {cause}")))
+                let what = if matches!(self.subject, Subject::Remote) { "cannot be reached" } else { "does not start" };
+                Err(Stop::Failed(format!("the server {what}: {cause}")))
             }
             _ => Ok(()),
         }
@@ -287,7 +387,8 @@ impl<W: Write> Play<W> {
             return Ok(());
         }
         let Record { label, epoch, .. } = record;
+        let epoch = epoch.map(Epoch::get);
         let tool = &caller.tally.tool;
-        self.report.tell(&Entry::Call { tool, call: label, outcome, epoch: *epoch, cause: record.outcome.cause() })
+        self.report.tell(&Entry::Call { tool, call: label, outcome, epoch, cause: record.outcome.cause() })
     }
 }

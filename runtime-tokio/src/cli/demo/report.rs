@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use clap::ValueEnum as _;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -35,8 +36,11 @@ pub(super) struct Knobs {
 pub(super) enum Entry<'a> {
     Start {
         server: &'a str,
-        rounds: u32,
+        /// `None` where nothing is done to the server.
+        rounds: Option<u32>,
         faults: &'a [Fault],
+        /// How long it is called, where that is a matter of time.
+        seconds: Option<u64>,
         knobs: Knobs,
     },
     Calling {
@@ -49,6 +53,7 @@ pub(super) enum Entry<'a> {
         status: &'static str,
         epoch: Option<u64>,
         pid: Option<u32>,
+        session: Option<&'a str>,
         failure: Option<&'static str>,
         cause: Option<&'a str>,
     },
@@ -57,6 +62,11 @@ pub(super) enum Entry<'a> {
         fault: Fault,
         epoch: u64,
         pid: u32,
+    },
+    Relief {
+        round: u32,
+        fault: Fault,
+        pid: Option<u32>,
     },
     Call {
         tool: &'a str,
@@ -69,14 +79,15 @@ pub(super) enum Entry<'a> {
     Summary(&'a Summary),
 }
 
-/// A fault that was survived.
+/// A loss that was survived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Rebuild {
-    pub(super) round: u32,
-    pub(super) fault: Fault,
+    /// `None`, like the fault, where the demo has not done it.
+    pub(super) round: Option<u32>,
+    pub(super) fault: Option<Fault>,
     /// The new session.
     pub(super) epoch: u64,
-    /// From the fault to the first answer on the new session.
+    /// From the fault, or from when the loss was noticed, to the first answer on the new session.
     pub(super) rebuild_ms: u64,
 }
 
@@ -133,11 +144,18 @@ impl<W: Write> Report<W> {
 
     fn show(&mut self, entry: &Entry<'_>) -> io::Result<()> {
         match entry {
-            Entry::Start { server, rounds, faults, knobs } => self.head(server, *rounds, faults, knobs),
+            Entry::Start { server, rounds, faults, seconds, knobs } => {
+                let faults: Vec<_> = faults.iter().map(|fault| fault.as_str()).collect();
+                let faults = rounds.map(|rounds| format!("{rounds} × {}", faults.join(", ")));
+                let seconds = seconds.map(|seconds| format!("called for {:?}", Duration::from_secs(seconds)));
+                self.head(server, &faults.or(seconds).unwrap_or_default(), knobs)
+            }
             Entry::Calling { heading, .. } => self.line(PLAIN, "calling", None, heading),
-            Entry::Status { status: "READY", epoch, pid, .. } => {
-                let pid = pid.map_or_else(String::new, |pid| format!("pid {pid}"));
-                self.line(GOOD, "ready", *epoch, pid)
+            Entry::Status { status: "READY", epoch, pid, session, .. } => {
+                let pid = pid.map(|pid| format!("pid {pid}"));
+                let session = session.map(|session| format!("session {session}…"));
+                let facts: Vec<_> = [pid, session].into_iter().flatten().collect();
+                self.line(GOOD, "ready", *epoch, facts.join(", "))
             }
             Entry::Status { status: "TRANSIENT_FAILURE", epoch, failure, cause, .. } => {
                 self.line(ODD, "down", *epoch, cause.or(*failure).unwrap_or_default())
@@ -148,23 +166,33 @@ impl<W: Write> Report<W> {
             // What follows from the others.
             Entry::Status { .. } => Ok(()),
             Entry::Fault { fault, epoch, pid, .. } => {
-                self.line(FAULT, fault.as_str(), Some(*epoch), format!("to process group {pid}"))
+                let what = if *fault == Fault::Unavailable { "by" } else { "to" };
+                self.line(FAULT, fault.as_str(), Some(*epoch), format!("{what} process group {pid}"))
+            }
+            Entry::Relief { fault, pid, .. } => {
+                let pid = pid.unwrap_or_default();
+                let detail = match fault {
+                    Fault::Freeze => format!("process group {pid} is continued"),
+                    Fault::Unavailable => format!("process group {pid} serves again"),
+                    _ => format!("process group {pid} listens on the same port"),
+                };
+                self.line(FAULT, "relief", None, detail)
             }
             Entry::Call { call, outcome, epoch, cause, .. } => {
                 let style = if *outcome == LOST { BAD } else { ODD };
                 self.line(style, &outcome.replace('_', " "), *epoch, format!("{call}: {}", cause.unwrap_or_default()))
             }
             Entry::Rebuilt(rebuild) => {
-                let detail = format!("in {}, from the fault to the first answer", Millis(rebuild.rebuild_ms));
+                let from = if rebuild.fault.is_some() { "the fault" } else { "the notice of the loss" };
+                let detail = format!("in {}, from {from} to the first answer", Millis(rebuild.rebuild_ms));
                 self.line(GOOD, "rebuilt", Some(rebuild.epoch), detail)
             }
             Entry::Summary(summary) => self.summary(summary),
         }
     }
 
-    fn head(&mut self, server: &str, rounds: u32, faults: &[Fault], knobs: &Knobs) -> io::Result<()> {
-        let faults: Vec<_> = faults.iter().map(|fault| fault.as_str()).collect();
-        writeln!(self.out, "{server}; {rounds} × {}", faults.join(", "))?;
+    fn head(&mut self, server: &str, what: &str, knobs: &Knobs) -> io::Result<()> {
+        writeln!(self.out, "{server}; {what}")?;
         writeln!(
             self.out,
             "knobs set low to keep this short: stable_after {}, keepalive {}, ping_timeout {}, backoff {}, \
@@ -189,11 +217,12 @@ impl<W: Write> Report<W> {
 
     fn summary(&mut self, summary: &Summary) -> io::Result<()> {
         writeln!(self.out)?;
-        for fault in Fault::ALL {
-            let times: Vec<_> = summary.rebuilds.iter().filter(|rebuild| rebuild.fault == fault).collect();
+        for fault in Fault::value_variants().iter().copied().map(Some).chain([None]) {
+            let times = summary.rebuilds.iter().filter(|rebuild| rebuild.fault == fault);
+            let times: Vec<_> = times.map(|rebuild| Millis(rebuild.rebuild_ms).to_string()).collect();
+            let what = fault.map_or("a loss", Fault::as_str);
             if !times.is_empty() {
-                let times: Vec<_> = times.iter().map(|rebuild| Millis(rebuild.rebuild_ms).to_string()).collect();
-                writeln!(self.out, "rebuilt after {:<11} {}", format!("{}:", fault.as_str()), times.join(", "))?;
+                writeln!(self.out, "rebuilt after {:<11} {}", format!("{what}:"), times.join(", "))?;
             }
         }
         for tally in &summary.tools {

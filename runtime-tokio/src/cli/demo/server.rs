@@ -1,7 +1,10 @@
-//! The embedded MCP server: JSON-RPC lines on stdin and stdout, one call at a time, written by hand so that the demo
-//! does not test a library against itself.
+//! The embedded MCP server: JSON-RPC lines on stdin and stdout, one call at a time, or streamable HTTP. Written by hand,
+//! so that the demo does not test a library against itself.
+
+mod http;
 
 use std::io::{self, BufRead as _, Write as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -10,6 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::stage::{Misdeed, Stage};
+pub(super) use http::ENDPOINT;
 
 /// The tool that is annotated as read-only, and the one without an annotation. Both return their `text`.
 pub(super) const ECHO: &str = "echo";
@@ -29,6 +33,9 @@ pub(crate) struct ServerArgs {
     /// Where its ledger is, and its orders
     #[arg(long)]
     dir: PathBuf,
+    /// Serve streamable HTTP at this address, which is said on stdout, instead of stdio
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
 }
 
 /// Serves until stdin ends.
@@ -45,7 +52,12 @@ pub(crate) fn serve(args: &ServerArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    match answer_all(&stage) {
+    let served = match args.listen {
+        Some(address) => http::serve(address, stage)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot serve on {address}: {error}"))),
+        None => answer_all(&stage),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -58,18 +70,24 @@ fn answer_all(stage: &Stage) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let Ok(message) = serde_json::from_str::<Value>(&line?) else { continue };
-        // Without an id it is a notification, without a method an answer: neither is answered.
-        let (Some(id), Some(method)) = (message.get("id"), message.get("method").and_then(Value::as_str)) else {
-            continue;
-        };
-        let answer = match answer(stage, method, &message["params"])? {
-            Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
-            Err((code, text)) => json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": text } }),
-        };
-        writeln!(stdout, "{answer}")?;
-        stdout.flush()?;
+        if let Some(answer) = reply(stage, &message)? {
+            writeln!(stdout, "{answer}")?;
+            stdout.flush()?;
+        }
     }
     Ok(())
+}
+
+/// The answer to a message, if it gets one.
+fn reply(stage: &Stage, message: &Value) -> io::Result<Option<Value>> {
+    // Without an id it is a notification, without a method an answer: neither is answered.
+    let (Some(id), Some(method)) = (message.get("id"), message.get("method").and_then(Value::as_str)) else {
+        return Ok(None);
+    };
+    Ok(Some(match answer(stage, method, &message["params"])? {
+        Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+        Err((code, text)) => json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": text } }),
+    }))
 }
 
 fn answer(stage: &Stage, method: &str, params: &Value) -> io::Result<Result<Value, (i64, String)>> {
@@ -95,7 +113,7 @@ fn tool(name: &str, annotations: Value) -> Value {
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "a server that answers one call at a time, and takes its time")]
+#[expect(clippy::disallowed_methods, reason = "a server without a runtime, which takes its time")]
 fn work() {
     thread::sleep(WORK);
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
@@ -26,6 +26,7 @@ impl Misdeed {
 }
 
 const CRASHES: &str = "crashes";
+const UNAVAILABLE: &str = "unavailable";
 const LEDGER: &str = "ledger";
 
 /// Either end of the directory.
@@ -37,6 +38,10 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Orders the next so many servers to exit at once. Not while one starts: it would race with its reading.
@@ -65,6 +70,17 @@ impl Stage {
     /// Takes an ordered misdeed; whether there was one.
     pub(super) fn take(&self, misdeed: Misdeed) -> bool {
         fs::remove_file(self.dir.join(misdeed.file())).is_ok()
+    }
+
+    /// Orders that everything is refused, or that it is not any more.
+    pub(super) fn set_unavailable(&self, unavailable: bool) -> io::Result<()> {
+        let order = self.dir.join(UNAVAILABLE);
+        if unavailable { File::create(order).map(drop) } else { fs::remove_file(order) }
+    }
+
+    /// Whether everything is to be refused.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.dir.join(UNAVAILABLE).exists()
     }
 
     /// Records that a call ran. One write, so that a kill leaves a whole line or none.

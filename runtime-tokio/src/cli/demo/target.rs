@@ -235,7 +235,7 @@ pub(super) struct Record {
     pub(super) label: String,
     pub(super) outcome: Outcome,
     /// Which session answered it, or failed.
-    pub(super) epoch: Option<u64>,
+    pub(super) epoch: Option<Epoch>,
     pub(super) at: Instant,
 }
 
@@ -253,7 +253,6 @@ pub(super) async fn call_steadily(
         let outcome = timeout(options.timeout + GRACE, target.call(&connection, &options, &label)).await;
         let (outcome, epoch) =
             outcome.unwrap_or_else(|_| (Outcome::Lost("no outcome, long after its deadline".into()), None));
-        let epoch = epoch.map(Epoch::get);
         let record = Record { target: place, label, outcome, epoch, at: Instant::now() };
         if records.send(record).is_err() || stop.run_until_cancelled(sleep(PAUSE)).await.is_none() {
             return;
