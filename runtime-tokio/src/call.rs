@@ -156,9 +156,12 @@ impl<'a> Performance<'a> {
                 let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
                 return Err(unknown.unwrap_or(limited));
             }
+            let verdict = self.options.replay.verdict(sent, effect, resends, round);
             // Where the session goes on there will be no fresh one: once more on the same.
-            let survives = class != FailureClass::SessionGone && session.wire().control().survives();
-            match self.options.replay.verdict(sent, effect, resends, round) {
+            let survives = verdict == Verdict::Resend
+                && class != FailureClass::SessionGone
+                && timeout_at(self.until, session.wire().control().settled()).await.unwrap_or(false);
+            match verdict {
                 // What this session refuses as it is, it will refuse again.
                 Verdict::Resend if survives && (sent == Sent::Refused || resends > 0) => {
                     return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause }));

@@ -12,7 +12,7 @@ use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Config, Failure, FailureClass};
 use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, Reach, Standing, StandingEnd};
 use serde_json::value::RawValue;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -76,7 +76,7 @@ impl Connector for HttpConnector {
             established: CancellationToken::new(),
             initialized: CancellationToken::new(),
             probing: Mutex::new(0),
-            doubts: AtomicUsize::new(0),
+            doubts: watch::Sender::new(0),
             served: AtomicBool::new(false),
             lost_to_pings: self.lost_to_pings.clone(),
             exchanges: TaskTracker::new(),
@@ -112,7 +112,7 @@ struct Shared {
     /// How many probes have ended; held while one is under way.
     probing: Mutex<u64>,
     /// How many failed exchanges wait for a probe.
-    doubts: AtomicUsize,
+    doubts: watch::Sender<usize>,
     /// Whether something else than a ping was answered since the session is established.
     served: AtomicBool,
     lost_to_pings: Arc<AtomicUsize>,
@@ -219,22 +219,22 @@ impl Shared {
                 }
                 Reach::Doubt => {}
             }
-            self.doubts.fetch_add(1, Ordering::AcqRel);
+            self.doubts.send_modify(|doubts| *doubts += 1);
             let mut probe = pin!(self.probe(&error, asks_for_life));
             let probed = timeout(DOUBT, &mut probe).await;
             if error.sent == Sent::No && !repeated && matches!(probed, Ok(true)) {
                 // Nothing of it has left us, and the server is there.
-                self.doubts.fetch_sub(1, Ordering::AcqRel);
+                self.doubts.send_modify(|doubts| *doubts -= 1);
                 repeated = true;
                 continue;
             }
             if probed.is_ok() {
-                self.doubts.fetch_sub(1, Ordering::AcqRel);
+                self.doubts.send_modify(|doubts| *doubts -= 1);
                 return outbound.finish(Err(failure));
             }
             outbound.finish(Err(failure));
             probe.await;
-            self.doubts.fetch_sub(1, Ordering::AcqRel);
+            self.doubts.send_modify(|doubts| *doubts -= 1);
             return;
         }
     }
@@ -351,7 +351,20 @@ impl LinkControl for HttpControl {
     }
 
     fn survives(&self) -> bool {
-        !self.0.end.token.is_cancelled() && !self.0.stop.is_cancelled() && self.0.doubts.load(Ordering::Acquire) == 0
+        !self.0.end.token.is_cancelled() && !self.0.stop.is_cancelled() && *self.0.doubts.borrow() == 0
+    }
+
+    fn settled(&self) -> BoxFuture<'_, bool> {
+        async {
+            let mut doubts = self.0.doubts.subscribe();
+            tokio::select! {
+                () = self.0.end.token.cancelled() => {}
+                () = self.0.stop.cancelled() => {}
+                _ = doubts.wait_for(|doubts| *doubts == 0) => {} // the sender lives in `self`
+            }
+            self.survives()
+        }
+        .boxed()
     }
 
     fn why(&self) -> BoxFuture<'_, Ended> {

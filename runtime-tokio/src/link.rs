@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Config, Epoch, Failure, FailureClass};
@@ -246,6 +247,11 @@ pub trait LinkControl: Send + Sync {
     /// one request that was refused. Default: no, the end of the link is near.
     fn survives(&self) -> bool {
         false
+    }
+
+    /// The same, as soon as it is known: a failure may be under examination.
+    fn settled(&self) -> BoxFuture<'_, bool> {
+        std::future::ready(self.survives()).boxed()
     }
 
     /// Why the frames ended: exit status and the last lines of stderr, where they come within [`WHY_TIMEOUT`] (which
