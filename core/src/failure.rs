@@ -43,7 +43,8 @@ pub enum FailureClass {
     Permanent,
     /// The machine's verdict: the start deadline passed.
     StartTimeout,
-    /// The machine's verdict: pings stayed unanswered.
+    /// Pings stayed unanswered: the machine's verdict. Or they failed, at a server that serves everything else: the
+    /// verdict of a link that can tell.
     Unresponsive,
 }
 

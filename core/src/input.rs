@@ -1,3 +1,4 @@
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::id::Epoch;
 use crate::state::ReadyFlag;
@@ -25,6 +26,9 @@ pub enum Input {
     Park,
     /// Close, for good.
     Shutdown,
+    /// These knobs from now on. What runs is not touched; of what waits, only a session's rest, renewal and next
+    /// question are set anew, and no dial comes before the new `min_dial_interval`.
+    Retune(Config),
     /// The host slept, or the network changed. Given before the first [`Tick`](Self::Tick) after the gap.
     Resumed,
     /// The dial of this epoch got this far.

@@ -13,7 +13,7 @@ use crate::input::{Input, WakeCause};
 use crate::output::{Admission, CloseCause, Event, Output, Outputs};
 use crate::rng::Rng;
 use crate::snapshot::{Memory, Snapshot, Stats, Want};
-use crate::state::{ParkReason, PingSupport, ReadyFlag, ReadyFlags, State, Status, Then};
+use crate::state::{Liveness, ParkReason, PingSupport, ReadyFlag, ReadyFlags, State, Status, Then};
 use crate::time::Timestamp;
 use pacing::{Hint, Purpose};
 
@@ -162,16 +162,19 @@ impl ConnectionMachine {
             Input::Wake(cause) => self.on_wake(cause),
             Input::Park => self.on_park(out),
             Input::Shutdown => self.on_shutdown(out),
+            Input::Retune(config) => self.on_retune(config),
             Input::Resumed => self.on_resumed(),
             Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
             Input::Lost { epoch, failure } => {
                 if self.is_up(epoch) {
+                    self.note_verdict(failure.class);
                     let then = self.plan(failure, out);
                     self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
                 }
             }
             Input::Gone { epoch, failure } => {
                 if self.is_up(epoch) {
+                    self.note_verdict(failure.class);
                     let then = self.plan(failure, out);
                     self.enter_after(then);
                 } else if let State::Closing { epoch: live, then, .. } = self.state
@@ -204,6 +207,29 @@ impl ConnectionMachine {
             self.enter_ready(epoch, out);
         } else {
             self.state = State::Connecting { epoch, deadline, ready };
+        }
+    }
+
+    fn on_retune(&mut self, config: Config) {
+        self.config = config;
+        self.start_timeout = self.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
+        let soonest = self.wake_time();
+        match &mut self.state {
+            State::TransientFailure { retry_at: at }
+            | State::Parked { probe_at: Some(at) }
+            | State::Closing { then: Then::Retry { at }, .. } => *at = soonest.max(*at),
+            State::Ready { since, inbound, liveness, rest_at, renew_at, .. } => {
+                *rest_at = config.idle_timeout().map(|idle| self.now + idle);
+                *renew_at = config.max_lifetime().map(|age| *since + age);
+                if let Liveness::Quiet { ask_at } = liveness {
+                    *ask_at = *inbound + config.keepalive();
+                }
+            }
+            State::Idle
+            | State::Connecting { .. }
+            | State::Closing { .. }
+            | State::Parked { probe_at: None }
+            | State::Shutdown => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! A server behind streamable HTTP as a [`Link`]: the parts of `mcp-reconnect-http`, assembled and driven.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -40,17 +40,12 @@ pub const REDIAL_SPREAD: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct HttpConnector {
     server: HttpServer,
-    /// How many links in a row were ended by nothing but failed pings.
-    lost_to_pings: Arc<AtomicUsize>,
 }
-
-/// How many links may be: then a server that fails at pings is one that knows none.
-const LOST_TO_PINGS: usize = 2;
 
 impl HttpConnector {
     /// Reaches this server.
     pub fn new(server: HttpServer) -> Self {
-        Self { server, lost_to_pings: Arc::default() }
+        Self { server }
     }
 
     /// The server.
@@ -78,7 +73,6 @@ impl Connector for HttpConnector {
             probing: Mutex::new(0),
             doubts: watch::Sender::new(0),
             served: AtomicBool::new(false),
-            lost_to_pings: self.lost_to_pings.clone(),
             exchanges: TaskTracker::new(),
             tasks: attempt.tasks.clone(),
         });
@@ -115,7 +109,6 @@ struct Shared {
     doubts: watch::Sender<usize>,
     /// Whether something else than a ping was answered since the session is established.
     served: AtomicBool,
-    lost_to_pings: Arc<AtomicUsize>,
     exchanges: TaskTracker,
     tasks: TaskTracker,
 }
@@ -196,9 +189,7 @@ impl Shared {
                     if frame.starts_with(INITIALIZED) {
                         self.initialized.cancel();
                     }
-                    if asks_for_life {
-                        self.lost_to_pings.store(0, Ordering::Release);
-                    } else if self.established.is_cancelled() {
+                    if !asks_for_life && self.established.is_cancelled() {
                         self.served.store(true, Ordering::Release);
                     }
                     outbound.finish(Ok(()));
@@ -271,10 +262,7 @@ impl Shared {
         let probed = timeout(PROBE_TIMEOUT, self.client.probe()).await;
         *probes += 1;
         let error = match probed {
-            Ok(Ok(())) => {
-                self.lost_to_pings.store(0, Ordering::Release);
-                return true;
-            }
+            Ok(Ok(())) => return true,
             // Who limits our rate, or forbids just this, is there.
             Ok(Err(error)) if matches!(error.status.map(|status| status.as_u16()), Some(403 | 429)) => {
                 return true;
@@ -286,16 +274,15 @@ impl Shared {
                 return false;
             }
         };
-        // The same question again, to a server that serves everything else: such a server knows no pings.
-        if about_ping && error.sent != Sent::No && self.served.load(Ordering::Acquire) {
-            if self.lost_to_pings.load(Ordering::Acquire) >= LOST_TO_PINGS {
-                return true;
-            }
-            self.lost_to_pings.fetch_add(1, Ordering::AcqRel);
-        }
-        // The endpoint answers, but not with this session: one without an id is worth a try before it counts as down.
-        let disowned = error.status.is_some() && (self.client.session_id().is_some() || self.client.is_modern());
-        let class = if disowned { FailureClass::SessionGone } else { error.failure.class };
+        let class = if about_ping && error.sent != Sent::No && self.served.load(Ordering::Acquire) {
+            // The same question again, to a server that serves everything else: perhaps it knows no pings.
+            FailureClass::Unresponsive
+        } else if error.status.is_some() && (self.client.session_id().is_some() || self.client.is_modern()) {
+            // The endpoint answers, but not with this session: one without an id is worth a try before it counts as down.
+            FailureClass::SessionGone
+        } else {
+            error.failure.class
+        };
         let cause = format!("{}; a probe of the session: {}", doubt.cause, error.cause);
         self.end(Failure { class, ..error.failure }, cause.into());
         false

@@ -151,7 +151,7 @@ impl ConnectionMachine {
                 } else if missed + 1 < self.config.ping_misses() {
                     self.ping(since, missed + 1, prompted, out);
                 } else {
-                    self.pings = self.pings.silent(prompted);
+                    self.note_verdict(FailureClass::Unresponsive);
                     let then = self.plan(FailureClass::Unresponsive.into(), out);
                     self.enter_closing(epoch, CloseCause::Failed(FailureClass::Unresponsive), then, out);
                     return;
@@ -173,6 +173,14 @@ impl ConnectionMachine {
                 self.enter_closing(epoch, CloseCause::Lifetime, Then::Retry { at }, out);
             }
             (Some(_) | None, Some(_) | None) => {}
+        }
+    }
+
+    /// A session is given up as unresponsive, by us or by a link whose pings failed.
+    pub(super) fn note_verdict(&mut self, class: FailureClass) {
+        if let (FailureClass::Unresponsive, State::Ready { liveness, .. }) = (class, self.state) {
+            let prompted = matches!(liveness, Liveness::Asked { prompted: true, .. });
+            self.pings = self.pings.silent(prompted);
         }
     }
 

@@ -292,16 +292,19 @@ impl Model {
             Input::Wake(cause) => self.wake(cause, want),
             Input::Park => self.park(want),
             Input::Shutdown => self.shutdown(want),
+            Input::Retune(config) => self.retune(config),
             Input::Resumed => self.resumed(want),
             Input::Reached { epoch, flag } if live(epoch) => self.reached(flag, want),
             Input::Lost { epoch, failure } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
+                    self.verdict_of(failure.class);
                     self.failed(failure, step, want);
                     self.close(CloseCause::Failed(failure.class), want);
                 }
             }
             Input::Gone { epoch, failure } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
+                    self.verdict_of(failure.class);
                     self.failed(failure, step, want);
                 }
                 self.ended(want);

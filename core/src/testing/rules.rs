@@ -28,7 +28,13 @@ const fn epoch_of(input: Input) -> Option<crate::id::Epoch> {
         | Input::Traffic { epoch, .. }
         | Input::NoReply { epoch, .. }
         | Input::PingUnsupported { epoch } => Some(epoch),
-        Input::Tick | Input::Connect { .. } | Input::Wake(_) | Input::Park | Input::Shutdown | Input::Resumed => None,
+        Input::Tick
+        | Input::Connect { .. }
+        | Input::Wake(_)
+        | Input::Park
+        | Input::Shutdown
+        | Input::Retune(_)
+        | Input::Resumed => None,
     }
 }
 

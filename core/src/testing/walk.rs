@@ -76,6 +76,11 @@ impl Bits {
         Failure { class, retry_after: (!none).then(|| Duration::from_secs(hint)) }
     }
 
+    /// Other knobs, drawn from what is left.
+    fn retune(&mut self) -> Input {
+        Input::Retune(config(Self(self.0), Self(self.0.rotate_left(32))))
+    }
+
     fn wake(&mut self) -> Input {
         Input::Wake(self.one([WakeCause::Operator, WakeCause::Config, WakeCause::Credentials]))
     }
@@ -251,7 +256,11 @@ impl<'a> Walk<'a> {
     }
 
     fn rare(&self, bits: &mut Bits) -> Input {
-        if bits.pick(8) == 0 { Input::Shutdown } else { Input::Connect { until: self.patience(bits) } }
+        match bits.pick(8) {
+            0 => Input::Shutdown,
+            1..=4 => bits.retune(),
+            _ => Input::Connect { until: self.patience(bits) },
+        }
     }
 
     fn any_traffic(&self, bits: &mut Bits, epoch: Epoch) -> Input {
@@ -332,6 +341,7 @@ impl<'a> Walk<'a> {
             0 => Input::Park,
             1..=3 => bits.wake(),
             4 if bits.pick(4) == 0 => Input::Shutdown,
+            5 => bits.retune(),
             _ => Input::Connect { until: self.patience(bits) },
         }
     }

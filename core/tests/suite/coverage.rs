@@ -47,6 +47,7 @@ const fn input(input: &Input) -> &'static str {
         Input::Wake(_) => "Wake",
         Input::Park => "Park",
         Input::Shutdown => "Shutdown",
+        Input::Retune(_) => "Retune",
         Input::Resumed => "Resumed",
         Input::Reached { .. } => "Reached",
         Input::Lost { .. } => "Lost",
@@ -149,6 +150,7 @@ fn walks_reach_every_state_and_input() {
             "input: Traffic",
             "input: NoReply",
             "input: PingUnsupported",
+            "input: Retune",
         ];
         at_least(&counts, 500, &inputs);
         at_least(&counts, 50, &["input: Shutdown"]);

@@ -48,6 +48,55 @@ fn k12_a_server_without_pings_is_asked_once_and_never_restarted() {
     assert_eq!((sim.dials.len(), sim.pings), (2, 1));
 }
 
+/// A link that sees the pings fail, at a server that serves everything else, says so: it counts as silence does.
+#[test]
+fn k12_a_server_that_fails_at_pings_is_left_alone_after_two_verdicts() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
+    sim.connect(secs(10));
+    for expected in [PingSupport::Silent, PingSupport::Mute] {
+        sim.run_for(secs(75)); // asked after 60 to 72 s
+        sim.give(Input::Lost { epoch: sim.live(), failure: FailureClass::Unresponsive.into() });
+        assert_eq!(sim.snapshot().pings, expected);
+        sim.run_for(secs(5));
+    }
+    sim.run_for(12 * HOUR);
+    assert_eq!((sim.dials.len(), sim.pings), (3, 2));
+    assert!(matches!(sim.status(), Status::Ready(_)));
+}
+
+/// New knobs are for what comes: a session lives on with them, and an attempt that waits is no sooner than they allow.
+#[test]
+fn new_knobs_do_not_touch_what_runs() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+    sim.connect(secs(10));
+    sim.run_for(secs(30));
+    let events = sim.statuses.len();
+    sim.give(Input::Retune(knobs(|knobs| knobs.keepalive(secs(600)).idle_timeout(Some(secs(90))))));
+    assert_eq!((sim.dials.len(), sim.statuses.len()), (1, events));
+    sim.run_for(secs(89));
+    assert!(matches!(sim.status(), Status::Ready(_)), "the idle time begins with the knob");
+    assert_eq!(sim.pings, 0, "the next question is by the new keepalive");
+    sim.run_for(secs(2));
+    assert_eq!(sim.status(), Status::Idle);
+    sim.connect(secs(10));
+    sim.run_for(secs(1));
+    sim.give(Input::Retune(knobs(|knobs| knobs.max_lifetime(Some(secs(5))))));
+    sim.run_for(secs(5));
+    assert_eq!(sim.dials.len(), 3, "a session that is too old by the new knobs is replaced");
+}
+
+#[test]
+fn a_dial_that_waits_is_no_sooner_than_the_new_knobs_allow() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Refuses(secs(0), FailureClass::Transport.into()));
+    sim.connect(secs(10));
+    sim.run_for(secs(0));
+    let slow = knobs(|knobs| knobs.min_dial_interval(secs(20)).demand_interval(secs(20)).backoff(secs(40)));
+    sim.give(Input::Retune(slow));
+    sim.run_for(HOUR);
+    assert!(sim.dials.len() > 2);
+    assert!(sim.gaps().into_iter().all(|gap| gap >= 20.0), "{:?}", sim.gaps());
+}
+
 /// A server that answers calls but no ping, ever: two verdicts, then it is left in peace.
 #[test]
 fn k12_a_server_that_never_answers_a_ping_is_not_restarted_for_ever() {

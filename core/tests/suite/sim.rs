@@ -253,6 +253,7 @@ fn short(input: &Input) -> String {
         Input::NoReply { epoch, sent } => format!("no reply {epoch:?} sent {sent:?}"),
         Input::PingUnsupported { epoch } => format!("ping unsupported {epoch:?}"),
         Input::Wake(cause) => format!("wake {cause:?}"),
+        Input::Retune(_) => "retune".into(),
         Input::Tick | Input::Park | Input::Shutdown | Input::Resumed | Input::Traffic { .. } => {
             format!("{input:?}").to_lowercase()
         }

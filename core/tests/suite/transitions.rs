@@ -128,6 +128,8 @@ fn samples() -> Vec<Sample> {
 
 fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
     let (now, epoch) = (sample.now, sample.live());
+    let slow = Config::builder().min_dial_interval(Duration::from_secs(5)).backoff(Duration::from_secs(10));
+    let slow = slow.build().expect("a slower pace is valid");
     let mut inputs = vec![
         ("Connect", Input::Connect { until: now + Duration::from_secs(30) }),
         ("Wake(Operator)", Input::Wake(WakeCause::Operator)),
@@ -135,6 +137,7 @@ fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
         ("Park", Input::Park),
         ("Shutdown", Input::Shutdown),
         ("Resumed", Input::Resumed),
+        ("Retune(no idle_timeout, min_dial_interval 5 s)", Input::Retune(slow)),
     ];
     if sample.machine.snapshot().state.live_epoch().is_none() {
         return inputs;

@@ -1,10 +1,11 @@
 //! Liveness, rest and the breaker: R18 to R21, R24.
 
+use crate::config::Config;
 use crate::failure::FailureClass;
 use crate::output::CloseCause;
 use crate::time::Timestamp;
 
-use super::{Asked, Expected, Model, Pace, Plan, Step, Sure, Window};
+use super::{Asked, Expected, Model, Pace, Phase, Plan, Step, Sure, Window};
 
 impl Model {
     pub(super) fn used(&mut self) {
@@ -71,7 +72,7 @@ impl Model {
         }
         if self.open_until.is_none() {
             self.strikes += 1;
-            if self.strikes == self.config.breaker_strikes() {
+            if self.strikes >= self.config.breaker_strikes() {
                 self.strikes = 0;
                 self.open_until = Some(self.now + self.config.breaker_open());
                 want.breaker = Some(self.open_until);
@@ -131,6 +132,30 @@ impl Model {
                 self.plan = Plan::Dial;
                 self.set_next(Window::at(self.soonest(), Pace::AtOnce), want);
                 self.close(CloseCause::Lifetime, want);
+            }
+        }
+    }
+
+    /// A link's own verdict.
+    pub(super) fn verdict_of(&mut self, class: FailureClass) {
+        if let (FailureClass::Unresponsive, Some(life)) = (class, self.life) {
+            self.verdict(life.asked.is_some_and(|asked| asked.prompted));
+        }
+    }
+
+    pub(super) fn retune(&mut self, config: Config) {
+        self.config = config;
+        self.start_timeout = self.start_timeout.max(config.connect_timeout()).min(config.connect_timeout_max());
+        let soonest = self.soonest();
+        if let Some(next) = &mut self.next {
+            next.from = next.from.max(soonest);
+            next.to = next.to.max(soonest);
+        }
+        if let (Some(life), Phase::Up { since, .. }) = (&mut self.life, self.phase) {
+            life.rest_at = config.idle_timeout().map(|idle| self.now + idle);
+            life.renew_at = config.max_lifetime().map(|age| since + age);
+            if let (Some(ask), None) = (&mut life.ask, life.resumed) {
+                *ask = (life.heard + config.keepalive(), life.heard + config.keepalive());
             }
         }
     }
