@@ -145,6 +145,10 @@ impl<'a> Performance<'a> {
                     CallFailure { sent: Sent::Refused, failure, cause }
                 }
                 Ok(Err(error)) => {
+                    if matches!(self.target, Target::Tool(_)) && may_mean_unknown(&error) && !session.announces_tools()
+                    {
+                        session.wire().presume_changes();
+                    }
                     let error = ErrorData::new(ErrorCode(code(&error)), error.message, error.data);
                     return Err(CallError::Server { epoch: session.epoch(), error });
                 }
@@ -263,6 +267,11 @@ fn asks_for_input(result: &RawValue) -> bool {
     }
     result.get().contains("\"input_required\"")
         && serde_json::from_str::<Kind<'_>>(result.get()).is_ok_and(|kind| kind.result_type == "input_required")
+}
+
+/// Whether an error may say that the tool is not there: by code alone, for the words differ among servers.
+fn may_mean_unknown(error: &RpcError) -> bool {
+    [ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS].map(|code| i64::from(code.0)).contains(&error.code)
 }
 
 fn code(error: &RpcError) -> i32 {

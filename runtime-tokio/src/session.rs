@@ -125,6 +125,13 @@ impl Session {
         &self.established
     }
 
+    /// Whether the server tells when its tools change. One that does not, and keeps no session, may have been restarted
+    /// with others unseen.
+    pub(crate) fn announces_tools(&self) -> bool {
+        let tools = self.established.peer.capabilities.tools.as_ref();
+        tools.is_some_and(|tools| tools.list_changed == Some(true))
+    }
+
     pub(crate) fn set_catalogue(&self, catalogue: Arc<Catalogue>) {
         *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }

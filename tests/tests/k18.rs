@@ -329,6 +329,22 @@ async fn k18_relist_fails() {
     }
 }
 
+/// A server that does not announce its changes is listed anew when it refuses a tool that it offered; one that does
+/// announce is not.
+#[tokio::test(start_paused = true)]
+async fn k18_unannounced_change() {
+    for (capabilities, diffs) in [("tools", vec!["tools -write".to_owned()]), ("tools(listChanged)", vec![])] {
+        let change = "after 20s set-tools echo(readOnly)\ncall write error -32602 \"Tool write not found\"";
+        let (_server, connection, mut events) = ready(&format!("capabilities {capabilities}\n{change}")).await;
+        tokio::time::sleep(secs(30)).await;
+        let refused = connection.call_tool(tool("write")).await;
+        assert!(matches!(refused, Err(CallError::Server { .. })), "{refused:?}");
+        assert_eq!(words_within(&mut events, secs(5)).await, diffs, "{capabilities}");
+        let again = connection.call_tool(tool("write")).await;
+        assert_eq!(matches!(again, Err(CallError::NotOffered { .. })), !diffs.is_empty(), "{again:?}");
+    }
+}
+
 /// A re-list of an epoch that is over does not touch the catalogue of the one that came after it.
 #[tokio::test(start_paused = true)]
 async fn k18_late_relist_of_an_old_epoch() {
