@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Config, ConnectionMachine, Epoch, Input};
@@ -18,10 +19,12 @@ use crate::connection::Connection;
 use crate::epoch::{Dialler, Require, Spec};
 use crate::era::{EraFacts, EraMemory, EraPolicy};
 use crate::event::EVENT_CAPACITY;
+use crate::gate::Entrance;
+use crate::limit::InFlight;
 use crate::link::Connector;
-use crate::owner::{Command, Owner, Published};
+use crate::owner::{Command, Observer, Owner, Published};
 use crate::setup::Wanted;
-use crate::shared::Shared;
+use crate::shared::{Shared, Tuning};
 use crate::view::Handler;
 use crate::wire::RequestIds;
 
@@ -30,14 +33,26 @@ use crate::wire::RequestIds;
 pub struct Builder {
     connector: Box<dyn Connector>,
     name: Arc<str>,
-    config: Config,
-    options: CallOptions,
+    tuning: Tuning,
     handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
     policy: EraPolicy,
     facts: EraFacts,
     require: Require,
     probe_patience: Duration,
     seed: u64,
+    start: Start,
+    observer: Option<Box<dyn Observer>>,
+    entrance: Entrance,
+}
+
+/// When a connection dials for the first time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Start {
+    /// At once.
+    #[default]
+    Eager,
+    /// When somebody asks for a session.
+    OnDemand,
 }
 
 /// Why a connection could not be set up.
@@ -72,18 +87,21 @@ impl fmt::Display for BuildError {
 impl std::error::Error for BuildError {}
 
 impl Builder {
-    pub(crate) fn new(connector: impl Connector) -> Self {
+    pub(crate) fn new(connector: Box<dyn Connector>) -> Self {
+        let tuning = Tuning { config: connector.config(), options: CallOptions::default(), max_in_flight: None };
         Self {
             name: "server".into(),
-            config: connector.config(),
-            connector: Box::new(connector),
-            options: CallOptions::default(),
+            tuning,
+            connector,
             handler: Box::new(|_| Handler::new(())),
             policy: EraPolicy::Auto,
             facts: EraFacts::default(),
             require: Require::default(),
             probe_patience: Duration::from_secs(2),
             seed: RandomState::new().hash_one(0_u8),
+            start: Start::default(),
+            observer: None,
+            entrance: Entrance::default(),
         }
     }
 
@@ -95,13 +113,31 @@ impl Builder {
 
     /// The knobs of the machine. Default: [`Connector::config`].
     pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+        self.tuning.config = config;
         self
     }
 
     /// What calls may take and do, unless they say otherwise.
     pub fn call_options(mut self, options: CallOptions) -> Self {
-        self.options = options;
+        self.tuning.options = options;
+        self
+    }
+
+    /// How many calls the server gets at once. Default: any number; see [`Tuning::max_in_flight`].
+    pub fn max_in_flight(mut self, limit: Option<NonZeroU32>) -> Self {
+        self.tuning.max_in_flight = limit;
+        self
+    }
+
+    /// Everything that [`Connection::retune`] can change later.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// When to dial for the first time. Default [`Start::Eager`].
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
         self
     }
 
@@ -142,17 +178,25 @@ impl Builder {
         self
     }
 
-    /// Starts the connection: the first dial begins at once, and nobody waits for it.
+    /// Who is told what happens, in the turn in which it happens.
+    pub(crate) fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// What every dial waits for.
+    pub(crate) fn entrance(mut self, entrance: Entrance) -> Self {
+        self.entrance = entrance;
+        self
+    }
+
+    /// Starts the connection: nobody waits for it.
     ///
     /// # Errors
     ///
     /// A `close_timeout` that is not above the transport's close ladder; no tokio runtime.
     pub fn build(self) -> Result<Connection, BuildError> {
-        let ladder = self.connector.close_bound();
-        let close_timeout = self.config.close_timeout();
-        if close_timeout <= ladder {
-            return Err(BuildError::CloseTimeout { close_timeout, ladder });
-        }
+        check_close_timeout(&self.tuning.config, self.connector.close_bound())?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         let spec = Arc::new(Spec {
             name: self.name,
@@ -162,14 +206,13 @@ impl Builder {
             policy: self.policy,
             require: self.require,
             probe_patience: self.probe_patience,
-            drain: close_timeout - ladder,
             wanted: watch::Sender::new(Wanted::default()),
             ids: RequestIds::default(),
             met: Mutex::new(None),
             known: Mutex::new(Catalogue::default()),
         });
         let clock = Clock::start();
-        let machine = ConnectionMachine::new(self.config, self.seed, clock.now());
+        let machine = ConnectionMachine::new(self.tuning.config, self.seed, clock.now());
         let (commands, orders) = mpsc::unbounded_channel();
         let (note, notes) = mpsc::unbounded_channel();
         let events = broadcast::Sender::new(EVENT_CAPACITY);
@@ -180,25 +223,28 @@ impl Builder {
             published,
             events: events.downgrade(),
             spec: spec.clone(),
-            config: self.config,
             clock,
-            options: self.options,
+            tuning: RwLock::new(self.tuning),
+            in_flight: InFlight::new(self.tuning.max_in_flight),
         };
         let span = tracing::info_span!("connection", server = %spec.name);
         let owner = Owner {
             machine,
             clock,
             suspend: SuspendDetector::start(),
-            dialler: Dialler { spec, notes: note, tasks: TaskTracker::new() },
+            dialler: Dialler { spec, notes: note, tasks: TaskTracker::new(), entrance: Arc::new(self.entrance) },
             commands: orders,
             notes,
             published: publisher,
             events,
+            observer: self.observer,
             live: None,
             cause: None,
             flapped_before: false,
         };
-        shared.command(Command::Input(Input::Connect { until: clock.now() }));
+        if self.start == Start::Eager {
+            shared.command(Command::Input(Input::Connect { until: clock.now() }));
+        }
         runtime.spawn(owner.run().instrument(span));
         Ok(Connection(Arc::new(shared)))
     }
@@ -206,6 +252,12 @@ impl Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("name", &self.name).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Builder").field("name", &self.name).field("tuning", &self.tuning).finish_non_exhaustive()
     }
+}
+
+/// A machine must not give a close up before the transport's own ladder is through.
+pub(crate) fn check_close_timeout(config: &Config, ladder: Duration) -> Result<(), BuildError> {
+    let close_timeout = config.close_timeout();
+    if close_timeout <= ladder { Err(BuildError::CloseTimeout { close_timeout, ladder }) } else { Ok(()) }
 }

@@ -113,6 +113,8 @@ impl<'a> Performance<'a> {
 
     /// Runs the call to its end. The session that answered, and the result as it came.
     pub(crate) async fn run(mut self, params: Option<&RawValue>) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let place = timeout_at(self.until, self.shared.in_flight.enter()).await;
+        let _place = place.map_err(|_| CallError::Busy)?;
         let mut params = params.map(Cow::Borrowed);
         let mut want = Want::Session;
         let (mut resends, mut round) = (0, 1);

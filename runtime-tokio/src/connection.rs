@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 
-use crate::builder::Builder;
+use crate::builder::{BuildError, Builder, check_close_timeout};
 use crate::call::{CallOptions, Performance, Target};
 use crate::catalogue::Catalogue;
 use crate::clock::deadline;
@@ -26,7 +26,7 @@ use crate::event::Events;
 use crate::link::Connector;
 use crate::owner::Command;
 use crate::session::Session;
-use crate::shared::Shared;
+use crate::shared::{Shared, Tuning};
 
 /// A connection to one MCP server that is rebuilt for as long as it lives.
 ///
@@ -38,7 +38,7 @@ pub struct Connection(pub(crate) Arc<Shared>);
 impl Connection {
     /// Begins a connection to the server that `connector` reaches.
     pub fn builder(connector: impl Connector) -> Builder {
-        Builder::new(connector)
+        Builder::new(Box::new(connector))
     }
 
     /// Calls a tool, with the connection's own options.
@@ -50,7 +50,7 @@ impl Connection {
     ///
     /// See [`CallError`]: each says whether the tool may have run.
     pub async fn call_tool(&self, params: CallToolRequestParams) -> Result<CallToolResponse, CallError> {
-        self.call_tool_with(params, &self.0.options).await
+        self.call_tool_with(params, &self.0.tuning().options).await
     }
 
     /// Calls a tool.
@@ -167,7 +167,7 @@ impl Connection {
         let session = self.0.published.borrow().session.clone();
         match session {
             Some(session) if session.server().protocol_version.has_initialize() => {
-                self.0.perform(Target::Method(method), Some(params), &self.0.options).await.map(drop)
+                self.0.perform(Target::Method(method), Some(params), &self.0.tuning().options).await.map(drop)
             }
             Some(_) | None => Ok(()),
         }
@@ -179,7 +179,7 @@ impl Connection {
     ///
     /// [`CallError::Refused`] with the time at which to ask again; [`CallError::Closed`].
     pub async fn session(&self) -> Result<Arc<Session>, CallError> {
-        self.0.acquire(Want::Session, deadline(self.0.options.max_wait)).await
+        self.0.acquire(Want::Session, deadline(self.0.tuning().options.max_wait)).await
     }
 
     /// A session that is newer than this epoch's, as soon as there is one.
@@ -188,7 +188,7 @@ impl Connection {
     ///
     /// As [`session`](Self::session).
     pub async fn session_after(&self, epoch: Epoch) -> Result<Arc<Session>, CallError> {
-        self.0.acquire(Want::SessionAfter(epoch), deadline(self.0.options.max_wait)).await
+        self.0.acquire(Want::SessionAfter(epoch), deadline(self.0.tuning().options.max_wait)).await
     }
 
     /// Says that a session is broken, whatever its transport looks like: it is never handed out again, and rebuilt.
@@ -207,6 +207,27 @@ impl Connection {
     /// Closes the session and rests until woken.
     pub fn park(&self) {
         self.0.command(Command::Input(Input::Park));
+    }
+
+    /// How the connection is tuned.
+    pub fn tuning(&self) -> Tuning {
+        self.0.tuning()
+    }
+
+    /// Tunes it otherwise, from now on: a session that is there stays, calls under way keep their deadlines.
+    ///
+    /// # Errors
+    ///
+    /// A `close_timeout` that is not above the transport's close ladder; then nothing has changed.
+    pub fn retune(&self, tuning: Tuning) -> Result<(), BuildError> {
+        check_close_timeout(&tuning.config, self.0.spec.connector.close_bound())?;
+        self.0.retune(tuning);
+        Ok(())
+    }
+
+    /// How many calls are in flight, and how many wait for their turn.
+    pub fn calls(&self) -> (u32, usize) {
+        self.0.in_flight.count()
     }
 
     /// Tells that the host slept or its network changed: the session is verified before it is trusted further.
@@ -258,7 +279,7 @@ impl Connection {
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: &str, params: &(impl Serialize + Sync)) -> Result<T, CallError> {
-        let (session, result) = self.0.perform(Target::Method(method), Some(params), &self.0.options).await?;
+        let (session, result) = self.0.perform(Target::Method(method), Some(params), &self.0.tuning().options).await?;
         read(&session, &result)
     }
 }

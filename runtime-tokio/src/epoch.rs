@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 use crate::catalogue::{Catalogue, Entry, ListError, Part, list};
 use crate::era::{EraMemory, EraPolicy};
 use crate::event::Event;
+use crate::gate::Entrance;
 use crate::handshake::{Established, Handshake, HandshakeError, handshake};
 use crate::link::{Attempt, Connector, Ended};
 use crate::owner::{Note, What};
@@ -45,8 +46,6 @@ pub(crate) struct Spec {
     pub(crate) policy: EraPolicy,
     pub(crate) require: Require,
     pub(crate) probe_patience: Duration,
-    /// How long calls that slipped in may go on when a session is closed without need.
-    pub(crate) drain: Duration,
     pub(crate) wanted: watch::Sender<Wanted>,
     pub(crate) ids: RequestIds,
     /// What the last session's server could do.
@@ -61,6 +60,7 @@ pub(crate) struct Dialler {
     pub(crate) notes: mpsc::UnboundedSender<Note>,
     /// Everything that the connection runs.
     pub(crate) tasks: TaskTracker,
+    pub(crate) entrance: Arc<Entrance>,
 }
 
 impl Dialler {
@@ -84,6 +84,7 @@ impl Dialler {
             token: CancellationToken::new(),
             tasks: TaskTracker::new(),
             connection: self.tasks.clone(),
+            entrance: self.entrance.clone(),
             link: link.clone(),
         };
         let token = life.token.clone();
@@ -133,12 +134,14 @@ struct Order {
     cause: CloseCause,
     /// The failure behind it, in words.
     why: Option<Arc<str>>,
+    /// How long calls that slipped in may go on when a session is closed without need.
+    drain: Duration,
 }
 
 impl LiveEpoch {
     /// Orders the close; the epoch reports when nothing of it is left.
-    pub(crate) fn close(&self, cause: CloseCause, why: Option<Arc<str>>) {
-        self.order.send_replace(Some(Order { cause, why }));
+    pub(crate) fn close(&self, cause: CloseCause, why: Option<Arc<str>>, drain: Duration) {
+        self.order.send_replace(Some(Order { cause, why, drain }));
     }
 
     /// What to say of a start that took too long: where it stopped, and the child's last words.
@@ -166,7 +169,7 @@ impl LiveEpoch {
             wire.control().kill();
         }
         self.token.cancel();
-        self.close(CloseCause::Shutdown, None);
+        self.close(CloseCause::Shutdown, None, Duration::ZERO);
     }
 
     /// Ends it by force, and waits until nothing of it is left.
@@ -188,12 +191,12 @@ struct Life {
     tasks: TaskTracker,
     /// What the connection runs: handlers may outlive their epoch for a moment.
     connection: TaskTracker,
+    entrance: Arc<Entrance>,
     link: CurrentLink,
 }
 
 impl Life {
     async fn run(self, mut orders: watch::Receiver<Option<Order>>) {
-        self.note(What::Reached(ReadyFlag::Started));
         let ended = tokio::select! {
             biased;
             order = ordered(&mut orders) => self.on_order(order).await,
@@ -208,7 +211,7 @@ impl Life {
         self.note(What::Gone(ended.failure, ended.cause));
     }
 
-    async fn on_order(&self, Order { cause, why }: Order) -> Ended {
+    async fn on_order(&self, Order { cause, why, drain }: Order) -> Ended {
         let (class, text) = match cause {
             CloseCause::Failed(class) => (class, why.unwrap_or_else(|| class.as_str().into())),
             CloseCause::Parked => (FailureClass::Transport, "the server was parked on request".into()),
@@ -218,7 +221,7 @@ impl Life {
         };
         if let (CloseCause::Idle | CloseCause::Lifetime, Some(wire)) = (cause, self.current_link()) {
             // What is still open after that is settled by the close.
-            drop(timeout(self.spec.drain, wire.drained()).await);
+            drop(timeout(drain, wire.drained()).await);
         }
         Ended { failure: class.into(), cause: text }
     }
@@ -238,11 +241,14 @@ impl Life {
 
     /// From the dial to the end of the session, whatever ends it.
     async fn live(&self) -> Ended {
+        let entered = self.entrance.enter().await;
+        self.note(What::Reached(ReadyFlag::Started));
         let (session, mut changes) = match self.establish().await {
             Ok(established) => established,
             Err(ended) => return ended,
         };
         self.note(What::Established(session.clone()));
+        entered.ready();
         tokio::select! {
             ended = session.wire().ended() => ended,
             never = self.keep_catalogue(&session, &mut changes) => match never {},
@@ -389,7 +395,7 @@ async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
     match orders.wait_for(Option::is_some).await.map(|order| order.clone()) {
         Ok(Some(order)) => order,
         // The owner is gone without a word: the runtime is going down.
-        Ok(None) | Err(_) => Order { cause: CloseCause::Shutdown, why: None },
+        Ok(None) | Err(_) => Order { cause: CloseCause::Shutdown, why: None, drain: Duration::ZERO },
     }
 }
 

@@ -30,6 +30,8 @@ pub enum CallError {
         /// The last failure of the connection in words: exit status and the last lines of stderr, HTTP status, ….
         cause: Option<Arc<str>>,
     },
+    /// The server's limit of calls in flight left no room before the deadline; nothing was sent.
+    Busy,
     /// The server of this epoch does not offer the tool; nothing was sent.
     NotOffered {
         /// Whose catalogue it is.
@@ -100,6 +102,7 @@ impl CallError {
     pub const fn not_run(&self) -> bool {
         match self {
             Self::Refused { .. }
+            | Self::Busy
             | Self::NotOffered { .. }
             | Self::NotSent { .. }
             | Self::RateLimited { .. }
@@ -133,6 +136,7 @@ impl fmt::Display for CallError {
                 }
                 cause.as_ref().map_or(Ok(()), |cause| write!(f, "; last failure: {cause}"))
             }
+            Self::Busy => f.write_str("the server's limit of calls in flight left no room before the deadline"),
             Self::NotOffered { epoch, tool } => write!(f, "the server of session {epoch} offers no tool `{tool}`"),
             Self::NotSent { cause, .. } => write!(f, "the call did not reach the server: {cause}"),
             Self::OutcomeUnknown { cause, .. } => write!(f, "the call may have run, its outcome is unknown: {cause}"),

@@ -10,10 +10,12 @@ mod era;
 mod error;
 mod event;
 mod frame;
+mod gate;
 mod greeting;
 mod handshake;
 #[cfg(feature = "http")]
 pub mod http;
+mod limit;
 pub mod link;
 mod mailbox;
 mod open;
@@ -29,7 +31,7 @@ mod testlink;
 mod view;
 mod wire;
 
-pub use builder::{BuildError, Builder};
+pub use builder::{BuildError, Builder, Start};
 pub use call::CallOptions;
 pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
 pub use connection::Connection;
@@ -43,6 +45,7 @@ pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh};
 #[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use session::Session;
+pub use shared::Tuning;
 pub use view::{Handler, ViewError};
 
 /// The example in the README compiles.

@@ -69,6 +69,15 @@ pub(crate) struct Published {
     pub(crate) cause: Option<Arc<str>>,
 }
 
+/// Told by the owner, in its turn, before anybody else can see it.
+pub(crate) trait Observer: Send + Sync {
+    /// What may be offered from now on; `None`: nothing.
+    fn offered(&self, catalogue: Option<&Arc<Catalogue>>);
+
+    /// What every subscriber is told.
+    fn told(&self, event: &Event);
+}
+
 pub(crate) struct Owner {
     pub(crate) machine: ConnectionMachine,
     pub(crate) clock: Clock,
@@ -78,6 +87,7 @@ pub(crate) struct Owner {
     pub(crate) notes: mpsc::UnboundedReceiver<Note>,
     pub(crate) published: watch::Sender<Published>,
     pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) live: Option<LiveEpoch>,
     pub(crate) cause: Option<Arc<str>>,
     /// Whether a warning has told that it flaps, since the last session that proved itself.
@@ -214,6 +224,9 @@ impl Owner {
                 Output::Publish { epoch } => self.publish_catalogue(epoch),
                 Output::Withdraw => {
                     self.published.send_if_modified(|published| published.catalogue.take().is_some());
+                    if let Some(observer) = &self.observer {
+                        observer.offered(None);
+                    }
                     self.tell(Event::Withdrawn);
                 }
                 Output::Admit(admission) => {
@@ -299,13 +312,19 @@ impl Owner {
     fn offer(&self, catalogue: Arc<Catalogue>) {
         let old = self.published.borrow().catalogue.clone();
         let diff = CatalogueDiff::between(old.as_deref().unwrap_or(&Catalogue::default()), &catalogue);
-        self.published.send_modify(|published| published.catalogue = Some(catalogue));
+        self.published.send_modify(|published| published.catalogue = Some(catalogue.clone()));
+        if let Some(observer) = &self.observer {
+            observer.offered(Some(&catalogue));
+        }
         if !diff.is_empty() {
             self.tell(Event::Catalogue(Arc::new(diff)));
         }
     }
 
     fn tell(&self, event: Event) {
+        if let Some(observer) = &self.observer {
+            observer.told(&event);
+        }
         // An error says that nobody listens.
         drop(self.events.send(event));
     }
@@ -331,7 +350,9 @@ impl Owner {
             | CloseCause::Lifetime
             | CloseCause::Shutdown => {}
         }
-        live.close(cause, self.cause.clone());
+        let ladder = self.dialler.spec.connector.close_bound();
+        let drain = self.machine.config().close_timeout().saturating_sub(ladder);
+        live.close(cause, self.cause.clone(), drain);
     }
 
     fn ping(&self, epoch: Epoch) {

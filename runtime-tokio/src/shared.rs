@@ -1,9 +1,10 @@
 //! What the handles of a connection share, and how a caller comes to a session.
 
-use std::sync::Arc;
+use std::num::NonZeroU32;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Admission, Config, Epoch, Failure, Refusal, Snapshot, State, Then, Timestamp, Want};
+use mcp_reconnect_core::{Admission, Config, Epoch, Failure, Input, Refusal, Snapshot, State, Then, Timestamp, Want};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -14,6 +15,7 @@ use crate::clock::Clock;
 use crate::epoch::Spec;
 use crate::error::CallError;
 use crate::event::Event;
+use crate::limit::InFlight;
 use crate::owner::{Command, Published};
 use crate::session::Session;
 
@@ -23,9 +25,21 @@ pub(crate) struct Shared {
     pub(crate) published: watch::Receiver<Published>,
     pub(crate) events: broadcast::WeakSender<Event>,
     pub(crate) spec: Arc<Spec>,
-    pub(crate) config: Config,
     pub(crate) clock: Clock,
-    pub(crate) options: CallOptions,
+    pub(crate) tuning: RwLock<Tuning>,
+    pub(crate) in_flight: Arc<InFlight>,
+}
+
+/// What can be changed while the connection lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// The knobs of the machine.
+    pub config: Config,
+    /// What calls may take and do, unless they say otherwise.
+    pub options: CallOptions,
+    /// How many calls the server gets at once; `None`: any number. What is beyond waits its turn, first come, first
+    /// served, within the call's own deadline. Default `None`; 1 for servers that cannot do more.
+    pub max_in_flight: Option<NonZeroU32>,
 }
 
 impl Shared {
@@ -46,8 +60,18 @@ impl Shared {
         self.published.borrow().snapshot
     }
 
+    pub(crate) fn tuning(&self) -> Tuning {
+        *self.tuning.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn retune(&self, tuning: Tuning) {
+        *self.tuning.write().unwrap_or_else(PoisonError::into_inner) = tuning;
+        self.in_flight.set_limit(tuning.max_in_flight);
+        self.command(Command::Input(Input::Retune(tuning.config)));
+    }
+
     pub(crate) fn keepalive(&self) -> Duration {
-        self.config.keepalive()
+        self.tuning().config.keepalive()
     }
 
     /// Runs a call with these parameters: the session that answered, and the result as it came.
