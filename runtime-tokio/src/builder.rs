@@ -28,6 +28,9 @@ use crate::shared::{Shared, Tuning};
 use crate::view::Handler;
 use crate::wire::RequestIds;
 
+/// The default of [`Builder::probe_patience`].
+pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Sets up a [`Connection`].
 #[must_use]
 pub struct Builder {
@@ -97,7 +100,7 @@ impl Builder {
             policy: EraPolicy::Auto,
             facts: EraFacts::default(),
             require: Require::default(),
-            probe_patience: Duration::from_secs(2),
+            probe_patience: PROBE_PATIENCE,
             seed: RandomState::new().hash_one(0_u8),
             start: Start::default(),
             observer: None,

@@ -4,6 +4,7 @@ mod builder;
 mod call;
 mod catalogue;
 mod clock;
+pub mod config;
 mod connection;
 mod epoch;
 mod era;

@@ -1,0 +1,179 @@
+//! The servers of a fleet, as data: built in code, or read from the `mcpServers` JSON that MCP clients share.
+//!
+//! ```
+//! use mcp_reconnect::config::{FleetConfig, ServerConfig};
+//!
+//! let config = FleetConfig::default()
+//!     .with("files", ServerConfig::stdio("mcp-files", ["--root", "/srv"]))
+//!     .with("search", ServerConfig::http("https://example.com/mcp"));
+//! assert_ne!(config.servers["files"].digest(), config.servers["search"].digest());
+//! ```
+
+mod digest;
+mod endpoint;
+mod filter;
+mod problem;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use mcp_reconnect_core::Config;
+
+pub use digest::{Digest, NoDigest};
+pub use endpoint::{Endpoint, Http, Stdio};
+pub use filter::ToolFilter;
+pub use problem::{ConfigErrors, Problem, ProblemKind};
+
+use crate::builder::Builder;
+use crate::call::CallOptions;
+use crate::epoch::Require;
+use crate::era::EraPolicy;
+use crate::link::Connector;
+
+/// The servers of a fleet, and what they share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FleetConfig {
+    /// The servers, by name.
+    pub servers: BTreeMap<Box<str>, ServerConfig>,
+    /// How many dials may run at once, 1 to 128. Default 32.
+    pub max_dials: u8,
+}
+
+impl Default for FleetConfig {
+    fn default() -> Self {
+        Self { servers: BTreeMap::new(), max_dials: 32 }
+    }
+}
+
+impl FleetConfig {
+    /// Adds a server, or replaces the one of this name.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Box<str>>, server: ServerConfig) -> Self {
+        self.servers.insert(name.into(), server);
+        self
+    }
+}
+
+/// What came of reading a config.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Parsed {
+    /// What was read.
+    pub config: FleetConfig,
+    /// What was ignored, or read in a way that may not be what was meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// One server: where it is, and how its connection behaves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// Whether it is wanted at all: a server that is not is known by name, and never dialled. Default `true`.
+    pub enabled: bool,
+    /// When it is dialled first. Default [`Connect::Eager`].
+    pub connect: Connect,
+    /// The knobs of the machine. Default: those of the endpoint's connector.
+    pub machine: Config,
+    /// What calls may take and do, unless they say otherwise.
+    pub calls: CallOptions,
+    /// How many calls may be open at once. Default `None`: no bound.
+    pub max_in_flight: Option<NonZeroU32>,
+    /// Which protocol era to speak. Default [`EraPolicy::Auto`].
+    pub era: EraPolicy,
+    /// What a session must have reached to be Ready. Default [`Require::Tools`].
+    pub require: Require,
+    /// How long a server of unknown era may leave the probe of the modern era unanswered before it is asked to
+    /// initialize as well. Default 2 s.
+    pub probe_patience: Duration,
+    /// Which of its tools are offered. Default: all.
+    pub tools: ToolFilter,
+    /// What to do when a known tool changes. Default [`CataloguePolicy::Accept`].
+    pub on_change: CataloguePolicy,
+}
+
+/// When a server is dialled first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Connect {
+    /// As soon as it is known.
+    #[default]
+    Eager,
+    /// When somebody asks for it.
+    OnDemand,
+}
+
+/// What to do when a server offers other tools than it did, or the same with other descriptions or schemas.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CataloguePolicy {
+    /// Offer them as they are.
+    #[default]
+    Accept,
+    /// Offer them as they are, and warn.
+    Warn,
+    /// Do not offer what has changed until somebody accepts it.
+    Refuse,
+}
+
+impl ServerConfig {
+    /// A server with this endpoint, and the default of everything else.
+    pub fn new(endpoint: impl Into<Endpoint>) -> Self {
+        let endpoint = endpoint.into();
+        Self {
+            machine: endpoint.connector().config(),
+            endpoint,
+            enabled: true,
+            connect: Connect::default(),
+            calls: CallOptions::default(),
+            max_in_flight: None,
+            era: EraPolicy::default(),
+            require: Require::default(),
+            probe_patience: crate::builder::PROBE_PATIENCE,
+            tools: ToolFilter::default(),
+            on_change: CataloguePolicy::default(),
+        }
+    }
+
+    /// A server that runs as a child process.
+    pub fn stdio(program: impl Into<OsString>, args: impl IntoIterator<Item: Into<OsString>>) -> Self {
+        let mut stdio = Stdio::new(program);
+        stdio.args = args.into_iter().map(Into::into).collect();
+        Self::new(stdio)
+    }
+
+    /// A server behind streamable HTTP.
+    pub fn http(url: impl Into<String>) -> Self {
+        Self::new(Http::new(url))
+    }
+
+    /// Opens links to it. What is wrong with the endpoint shows at the first attempt, as a permanent failure with its
+    /// reason.
+    pub fn connector(&self) -> Box<dyn Connector> {
+        self.endpoint.connector()
+    }
+
+    /// A connection to it, ready to be built or to be given more (a handler, credentials by another connector, …).
+    ///
+    /// [`enabled`](Self::enabled), [`connect`](Self::connect), [`max_in_flight`](Self::max_in_flight),
+    /// [`tools`](Self::tools) and [`on_change`](Self::on_change) are for whoever owns the connection.
+    pub fn builder(&self, name: &str) -> Builder {
+        Builder::new(self.connector())
+            .name(name)
+            .config(self.machine)
+            .call_options(self.calls)
+            .era(self.era)
+            .require(self.require)
+            .probe_patience(self.probe_patience)
+    }
+
+    /// A fingerprint of what a connection cannot change without being replaced: the endpoint as it is after expansion,
+    /// secrets included, the era and what a session must have reached.
+    ///
+    /// The same on every platform, in every process, and in later versions: what they add counts only where it is set.
+    pub fn digest(&self) -> Digest {
+        digest::of(self)
+    }
+}

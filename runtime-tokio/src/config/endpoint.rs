@@ -1,0 +1,206 @@
+//! Where a server is.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mcp_reconnect_core::FailureClass;
+
+use crate::link::{Attempt, ConnectError, Connector, Link};
+
+/// Where a server is, and by which transport it is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A child process.
+    Stdio(Stdio),
+    /// Streamable HTTP.
+    Http(Http),
+    /// Nothing that can be dialled: the connection is parked as permanently failed, for this reason.
+    Refused(Box<str>),
+}
+
+/// A server that runs as a child process.
+///
+/// `Debug` shows neither arguments nor values of the environment: they are where secrets are.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stdio {
+    /// The command: a path if it holds a `/` (a relative one counts from [`cwd`](Self::cwd)), else looked up in the
+    /// `PATH` that the server will get.
+    pub program: OsString,
+    /// Its arguments, the program's name not included.
+    pub args: Vec<OsString>,
+    /// Changes to the environment that the server inherits: set to this value, or removed.
+    pub env: BTreeMap<OsString, Option<OsString>>,
+    /// Whether the server inherits only the harmless part of this process's environment (`HOME`, `LANG`, `LC_*`,
+    /// `LOGNAME`, `PATH`, `SHELL`, `TERM`, `TMPDIR`, `USER`) and not all of it. Default `false`.
+    pub clean_env: bool,
+    /// The directory that the server starts in; this process's own by default.
+    pub cwd: Option<PathBuf>,
+    /// How many bytes a message may have; `None`: the transport's default, 16 MiB.
+    pub frame_limit: Option<NonZeroUsize>,
+    /// How long the server may take to end after its stdin was closed. Default 5 s.
+    pub close_eof: Duration,
+    /// The same after SIGTERM. Default 2 s.
+    pub close_term: Duration,
+    /// The same after SIGKILL. Default 1 s.
+    pub close_kill: Duration,
+}
+
+impl Stdio {
+    /// A command without arguments that inherits the environment and the working directory.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            clean_env: false,
+            cwd: None,
+            frame_limit: None,
+            close_eof: Duration::from_secs(5),
+            close_term: Duration::from_secs(2),
+            close_kill: Duration::from_secs(1),
+        }
+    }
+
+    /// The same for the transport.
+    #[cfg(unix)]
+    pub fn command(&self) -> mcp_reconnect_stdio::ServerCommand {
+        let mut command = mcp_reconnect_stdio::ServerCommand::new(&self.program);
+        command.args.clone_from(&self.args);
+        command.env.clone_from(&self.env);
+        command.clean_env = self.clean_env;
+        command.cwd.clone_from(&self.cwd);
+        if let Some(limit) = self.frame_limit {
+            command.frame_limit = limit.get();
+        }
+        command.graces =
+            mcp_reconnect_stdio::CloseGraces { eof: self.close_eof, term: self.close_term, kill: self.close_kill };
+        command
+    }
+}
+
+impl fmt::Debug for Stdio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let env: BTreeMap<_, _> =
+            self.env.iter().map(|(name, value)| (name, if value.is_some() { "(set)" } else { "(removed)" })).collect();
+        f.debug_struct("Stdio")
+            .field("program", &self.program)
+            .field("args", &format_args!("({})", self.args.len()))
+            .field("env", &env)
+            .field("clean_env", &self.clean_env)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server behind streamable HTTP.
+///
+/// `Debug` shows scheme and host of the URL, and the names of the headers: the rest is where secrets are.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Http {
+    /// Its `http://` or `https://` URL.
+    pub url: String,
+    /// What is sent with every request.
+    pub headers: BTreeMap<String, String>,
+    /// The proxy to reach it through (`http`, `https`, `socks5`); by default what the environment says.
+    pub proxy: Option<String>,
+    /// How many bytes a message may have; `None`: the transport's default, 16 MiB.
+    pub frame_limit: Option<NonZeroUsize>,
+}
+
+impl Http {
+    /// The server at this URL.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), headers: BTreeMap::new(), proxy: None, frame_limit: None }
+    }
+
+    /// The same for the transport, to give it more: credentials, certificates.
+    ///
+    /// # Errors
+    ///
+    /// A URL, header or proxy that cannot be used.
+    #[cfg(feature = "http")]
+    pub fn server(&self) -> Result<mcp_reconnect_http::HttpServer, mcp_reconnect_http::ServerError> {
+        let mut server = mcp_reconnect_http::HttpServer::new(&self.url)?;
+        for (name, value) in &self.headers {
+            server = server.header(name, value)?;
+        }
+        if let Some(proxy) = &self.proxy {
+            server = server.proxy(proxy)?;
+        }
+        if let Some(limit) = self.frame_limit {
+            server = server.frame_limit(limit);
+        }
+        Ok(server)
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.headers.keys().collect();
+        f.debug_struct("Http")
+            .field("url", &origin(&self.url))
+            .field("headers", &names)
+            .field("proxy", &self.proxy.as_deref().map(origin))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Scheme, host and port of a URL: the parts that are no secret. Empty for what is no URL.
+pub(super) fn origin(url: &str) -> &str {
+    let Some((scheme, rest)) = url.split_once("://") else { return "" };
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    // What stands before the `@` may end a secret: then nothing is shown but the scheme.
+    let end = if authority.contains('@') { scheme.len() } else { scheme.len() + 3 + authority.len() };
+    &url[..end]
+}
+
+impl Endpoint {
+    /// Opens links to it. What is wrong with it shows at the first attempt, as a permanent failure with its reason.
+    pub fn connector(&self) -> Box<dyn Connector> {
+        match self {
+            #[cfg(unix)]
+            Self::Stdio(stdio) => Box::new(crate::stdio::StdioConnector::new(stdio.command())),
+            #[cfg(not(unix))]
+            Self::Stdio(_) => Box::new(Refused("servers as child processes need Unix, so far".into())),
+            #[cfg(feature = "http")]
+            Self::Http(http) => match http.server() {
+                Ok(server) => Box::new(crate::http::HttpConnector::new(server)),
+                Err(error) => Box::new(Refused(error.to_string().into())),
+            },
+            #[cfg(not(feature = "http"))]
+            Self::Http(_) => Box::new(Refused("built without the feature `http`".into())),
+            Self::Refused(why) => Box::new(Refused(why.as_ref().into())),
+        }
+    }
+}
+
+impl From<Stdio> for Endpoint {
+    fn from(stdio: Stdio) -> Self {
+        Self::Stdio(stdio)
+    }
+}
+
+impl From<Http> for Endpoint {
+    fn from(http: Http) -> Self {
+        Self::Http(http)
+    }
+}
+
+/// Opens nothing.
+struct Refused(Arc<str>);
+
+#[async_trait]
+impl Connector for Refused {
+    async fn connect(&self, _: Attempt) -> Result<Link, ConnectError> {
+        Err(ConnectError::new(FailureClass::Permanent, self.0.clone()))
+    }
+}
