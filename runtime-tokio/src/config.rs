@@ -1,18 +1,31 @@
 //! The servers of a fleet, as data: built in code, or read from the `mcpServers` JSON that MCP clients share.
 //!
-//! ```
-//! use mcp_reconnect::config::{FleetConfig, ServerConfig};
+//! Reading is pure: text and an environment in, values out. `docs/config.md` beside this crate is the reference of the
+//! format for users.
 //!
-//! let config = FleetConfig::default()
-//!     .with("files", ServerConfig::stdio("mcp-files", ["--root", "/srv"]))
-//!     .with("search", ServerConfig::http("https://example.com/mcp"));
-//! assert_ne!(config.servers["files"].digest(), config.servers["search"].digest());
+//! ```
+//! use mcp_reconnect::config::{FleetConfig, Parsed};
+//!
+//! let text = r#"{ "mcpServers": { "files": { "command": "mcp-files", "args": ["--root", "${HOME}"] } } }"#;
+//! let env = |name: &str| (name == "HOME").then(|| "/home/me".to_owned());
+//! let Parsed { config, warnings, .. } = FleetConfig::parse(text, "mcp.json", env)?;
+//! assert!(config.servers.contains_key("files") && warnings.is_empty());
+//! # Ok::<_, mcp_reconnect::config::ConfigErrors>(())
 //! ```
 
+mod address;
 mod digest;
 mod endpoint;
+mod expand;
 mod filter;
+mod json;
+mod near;
+mod places;
 mod problem;
+mod read;
+mod scope;
+mod server;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,6 +37,7 @@ use mcp_reconnect_core::Config;
 pub use digest::{Digest, NoDigest};
 pub use endpoint::{Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
+pub use places::usual_places;
 pub use problem::{ConfigErrors, Problem, ProblemKind};
 
 use crate::builder::Builder;

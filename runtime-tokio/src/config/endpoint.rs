@@ -157,10 +157,12 @@ impl fmt::Debug for Http {
 /// Scheme, host and port of a URL: the parts that are no secret. Empty for what is no URL.
 pub(super) fn origin(url: &str) -> &str {
     let Some((scheme, rest)) = url.split_once("://") else { return "" };
-    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-    // What stands before the `@` may end a secret: then nothing is shown but the scheme.
-    let end = if authority.contains('@') { scheme.len() } else { scheme.len() + 3 + authority.len() };
-    &url[..end]
+    // Where there is an `@`, a password may be anywhere before it.
+    if rest.contains('@') {
+        return scheme;
+    }
+    let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    &url[..scheme.len() + 3 + host.len()]
 }
 
 impl Endpoint {
