@@ -62,6 +62,15 @@ impl<T> Item<T> {
     pub fn json(&self) -> &RawValue {
         &self.json
     }
+
+    #[cfg(test)]
+    pub(crate) fn from_text(text: &str) -> Self
+    where
+        T: DeserializeOwned,
+    {
+        let value = serde_json::from_str(text).unwrap();
+        Self { value, json: RawValue::from_string(text.to_owned()).unwrap() }
+    }
 }
 
 impl<T> Deref for Item<T> {
@@ -83,6 +92,14 @@ impl<T> Clone for Part<T> {
 }
 
 impl<T> Part<T> {
+    /// The items, stale ones included, to be kept.
+    pub(crate) fn shared(&self) -> Arc<[Item<T>]> {
+        match self {
+            Self::Unlisted => Arc::default(),
+            Self::Listed(items) | Self::Stale { items, .. } => items.clone(),
+        }
+    }
+
     /// The items, stale ones included.
     pub fn items(&self) -> &[Item<T>] {
         match self {
@@ -93,11 +110,7 @@ impl<T> Part<T> {
 
     /// The same items, marked as not up to date.
     pub(crate) fn stale(&self, error: impl Into<Arc<str>>) -> Self {
-        let items = match self {
-            Self::Unlisted => Arc::default(),
-            Self::Listed(items) | Self::Stale { items, .. } => items.clone(),
-        };
-        Self::Stale { items, error: error.into() }
+        Self::Stale { items: self.shared(), error: error.into() }
     }
 }
 
@@ -213,8 +226,11 @@ fn changes<T: Entry>(old: &Part<T>, new: &Part<T>) -> Changes {
 }
 
 /// The text with members in one order and no spaces, so that equal values have equal texts.
-fn canonical(json: &RawValue) -> String {
-    serde_json::from_str::<Value>(json.get()).map_or_else(|_| json.get().to_owned(), |value| value.to_string())
+pub(crate) fn canonical(json: &RawValue) -> String {
+    let Ok(mut value) = serde_json::from_str::<Value>(json.get()) else { return json.get().to_owned() };
+    // They are sorted already, unless some crate of the program has turned on serde_json's `preserve_order`.
+    value.sort_all_objects();
+    value.to_string()
 }
 
 /// What a catalogue lists.

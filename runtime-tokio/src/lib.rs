@@ -10,6 +10,7 @@ mod epoch;
 mod era;
 mod error;
 mod event;
+pub mod fleet;
 mod frame;
 mod gate;
 mod greeting;

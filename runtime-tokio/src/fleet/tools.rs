@@ -1,0 +1,420 @@
+//! The tools of many servers as one list.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use rmcp::model::Tool;
+
+use super::approval::{Approvals, Aspect, CataloguePolicy, Fingerprint, Verdict};
+use super::filter::ToolFilter;
+use super::names::ToolNaming;
+use crate::catalogue::{Catalogue, Item, Part, canonical};
+
+/// The tools that several servers offer, each under its [public name](ToolNaming).
+///
+/// What a server offers is swapped in whole, and each change is told as a [`ToolsDiff`]: an observer that applies every
+/// diff in order knows at any time exactly what is offered.
+///
+/// A tool is not offered while its server's filter leaves it out, while it awaits approval, or when it is listed under a
+/// name that its server has listed before it: then the first one counts. A public name is for good that of the first tool
+/// that was offered under it. Should a tool come to a name that another one has had (see [`ToolNaming`]), it is not
+/// offered, even when that other one is gone: no call ever reaches a tool that the caller has not seen under this name.
+/// What has a name depends on the order of the servers' coming there, and only there.
+#[derive(Clone, Debug, Default)]
+pub struct FleetTools {
+    naming: ToolNaming,
+    approvals: Approvals,
+    servers: BTreeMap<Arc<str>, Server>,
+    /// Whose name it is, for all that ever were offered.
+    owners: HashMap<Arc<str>, Owner>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Server {
+    listed: Part<Tool>,
+    filter: ToolFilter,
+    policy: CataloguePolicy,
+    /// In listing order.
+    offered: Vec<FleetTool>,
+    /// Where in `offered` a public name is.
+    index: HashMap<Arc<str>, usize>,
+    withheld: Vec<Withheld>,
+    /// The server's name of what the filter leaves out, by public name.
+    filtered: HashMap<Arc<str>, Arc<str>>,
+    /// Tools that are listed twice, and tools whose name is another's: what was reported.
+    reported: [BTreeSet<Arc<str>>; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    server: Arc<str>,
+    tool: Arc<str>,
+}
+
+/// A tool as it is offered. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct FleetTool {
+    /// What it is called in the list of all.
+    pub name: Arc<str>,
+    /// Whose it is.
+    pub server: Arc<str>,
+    /// Whether it comes from a list that is not up to date ([`Part::Stale`]).
+    pub stale: bool,
+    listed: Arc<[Item<Tool>]>,
+    at: usize,
+}
+
+impl FleetTool {
+    /// The tool as its server lists it, with the name that it has there.
+    pub fn tool(&self) -> &Item<Tool> {
+        &self.listed[self.at]
+    }
+
+    /// Whether the server says the same of both, in whatever order and spacing.
+    fn reads_like(&self, other: &Self) -> bool {
+        let (one, other) = (self.tool().json(), other.tool().json());
+        one.get() == other.get() || canonical(one) == canonical(other)
+    }
+}
+
+/// A tool that is listed and not offered, since it is not the one that was approved.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Withheld {
+    /// The tool as it would be offered.
+    pub tool: FleetTool,
+    /// In what it differs from the approved one.
+    pub changed: Vec<Aspect>,
+    /// What tells this version of it from others.
+    pub fingerprint: Fingerprint,
+}
+
+/// What one step changed in what is offered, by public name, each in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolsDiff {
+    /// What is offered and was not.
+    pub added: Vec<String>,
+    /// What was offered and is not.
+    pub removed: Vec<String>,
+    /// What was offered and is, with any member of it different. Whether it is stale does not count.
+    pub changed: Vec<String>,
+    /// What an operator should know of this step.
+    pub notices: Vec<Notice>,
+    /// Whether [`FleetTools::approvals`] are not what they were, and should be kept anew.
+    pub approvals_changed: bool,
+}
+
+impl ToolsDiff {
+    /// Whether the same is offered as before, whatever else there is to tell.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+
+    fn between(old: &[FleetTool], new: &[FleetTool]) -> Self {
+        let by_name = |tools: &[FleetTool]| -> BTreeMap<Arc<str>, FleetTool> {
+            tools.iter().map(|tool| (tool.name.clone(), tool.clone())).collect()
+        };
+        let (old, new) = (by_name(old), by_name(new));
+        let mut diff = Self::default();
+        diff.removed.extend(old.keys().filter(|name| !new.contains_key(*name)).map(ToString::to_string));
+        for (name, tool) in &new {
+            match old.get(name) {
+                None => diff.added.push(name.to_string()),
+                Some(was) if !was.reads_like(tool) => diff.changed.push(name.to_string()),
+                Some(_) => {}
+            }
+        }
+        diff
+    }
+}
+
+/// Something about a server's list that an operator should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The server lists two tools of this name; the first counts. Told once.
+    ListedTwice {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+    },
+    /// The public name of this tool has been another one's: it is not offered. Told once.
+    NameTaken {
+        /// The public name.
+        name: Arc<str>,
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+    },
+    /// The tool is not what was approved, and is offered as it is now ([`CataloguePolicy::Warn`]).
+    Changed {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+        /// In what it differs.
+        changed: Vec<Aspect>,
+    },
+    /// The tool is not what was approved, and is withheld ([`CataloguePolicy::Refuse`]). Told once for each version of it.
+    Withheld {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+        /// In what it differs.
+        changed: Vec<Aspect>,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ListedTwice { server, tool } => {
+                write!(f, "{server:?} lists {tool:?} more than once: the first one counts")
+            }
+            Self::NameTaken { name, server, tool } => {
+                write!(f, "{tool:?} of {server:?} is not offered: {name:?} is the name of another tool")
+            }
+            Self::Changed { server, tool, changed } => {
+                write!(f, "{tool:?} of {server:?} is not what it was: {} changed", Aspects(changed))
+            }
+            Self::Withheld { server, tool, changed } => {
+                write!(f, "{tool:?} of {server:?} awaits approval: {} changed", Aspects(changed))
+            }
+        }
+    }
+}
+
+struct Aspects<'a>(&'a [Aspect]);
+
+impl fmt::Display for Aspects<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, aspect) in self.0.iter().enumerate() {
+            write!(f, "{}{aspect}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Why no tool is offered under a public name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// None ever was.
+    Unknown,
+    /// The server lists it, and its filter leaves it out.
+    Filtered {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+    },
+    /// The server lists it, and it is not the one that was approved.
+    AwaitsApproval {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+        /// In what it differs.
+        changed: Vec<Aspect>,
+    },
+    /// One was; its server does not list it now, or is withdrawn.
+    NotOffered {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+    },
+}
+
+impl fmt::Display for LookupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no server offers a tool of this name"),
+            Self::Filtered { server, tool } => write!(f, "{tool:?} of {server:?} is filtered out"),
+            Self::AwaitsApproval { server, tool, changed } => {
+                write!(f, "{tool:?} of {server:?} awaits approval: {} changed", Aspects(changed))
+            }
+            Self::NotOffered { server, tool } => write!(f, "{server:?} does not offer {tool:?} any more"),
+        }
+    }
+}
+
+impl std::error::Error for LookupError {}
+
+impl FleetTools {
+    /// Nothing yet; with what was approved before.
+    pub fn new(naming: ToolNaming, approvals: Approvals) -> Self {
+        Self { naming, approvals, ..Self::default() }
+    }
+
+    /// How tools are named.
+    pub fn naming(&self) -> &ToolNaming {
+        &self.naming
+    }
+
+    /// What is approved, to be kept for the next [`new`](Self::new).
+    pub fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
+    /// All tools that are offered, by server in ascending order, then as the server lists them.
+    pub fn iter(&self) -> impl Iterator<Item = &FleetTool> {
+        self.servers.values().flat_map(|server| &server.offered)
+    }
+
+    /// All tools that await approval, in the same order.
+    pub fn withheld(&self) -> impl Iterator<Item = &Withheld> {
+        self.servers.values().flat_map(|server| &server.withheld)
+    }
+
+    /// The tool that is offered under this public name.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn lookup(&self, name: &str) -> Result<&FleetTool, LookupError> {
+        let owner = self.owners.get(name);
+        let offered = owner.and_then(|owner| {
+            let server = self.servers.get(&owner.server)?;
+            server.offered.get(*server.index.get(name)?)
+        });
+        if let Some(offered) = offered {
+            return Ok(offered);
+        }
+        // What is said of a name is said of its owner, where it has one.
+        let speaks =
+            |server: &Arc<str>, tool: &str| owner.is_none_or(|owner| owner.server == *server && *owner.tool == *tool);
+        for (server, entry) in &self.servers {
+            let withheld = entry.withheld.iter().find(|withheld| *withheld.tool.name == *name);
+            if let Some(Withheld { tool, changed, .. }) = withheld
+                && speaks(server, &tool.tool().name)
+            {
+                let tool = tool.tool().name.as_ref().into();
+                return Err(LookupError::AwaitsApproval { server: server.clone(), tool, changed: changed.clone() });
+            }
+            if let Some(tool) = entry.filtered.get(name)
+                && speaks(server, tool)
+            {
+                return Err(LookupError::Filtered { server: server.clone(), tool: tool.clone() });
+            }
+        }
+        Err(owner.map_or(LookupError::Unknown, |Owner { server, tool }| LookupError::NotOffered {
+            server: server.clone(),
+            tool: tool.clone(),
+        }))
+    }
+
+    /// Swaps in what a server lists, and what is wanted of it; `None` withdraws all of it.
+    pub fn set(
+        &mut self,
+        server: &Arc<str>,
+        catalogue: Option<&Catalogue>,
+        filter: &ToolFilter,
+        policy: CataloguePolicy,
+    ) -> ToolsDiff {
+        let entry = self.servers.entry(server.clone()).or_default();
+        entry.listed = catalogue.map(|catalogue| catalogue.tools.clone()).unwrap_or_default();
+        entry.filter.clone_from(filter);
+        entry.policy = policy;
+        self.review(server)
+    }
+
+    /// Approves a tool that is withheld, by its server's name of it: as it is listed now, or only if it still is the
+    /// version that was `seen`. Of a tool that is not withheld it says nothing.
+    pub fn approve(&mut self, server: &Arc<str>, tool: &str, seen: Option<&Fingerprint>) -> ToolsDiff {
+        self.approve_where(server, |withheld| {
+            withheld.tool.tool().name == tool && seen.is_none_or(|seen| *seen == withheld.fingerprint)
+        })
+    }
+
+    /// Approves all tools of a server that are withheld, as they are listed now.
+    pub fn approve_all(&mut self, server: &Arc<str>) -> ToolsDiff {
+        self.approve_where(server, |_| true)
+    }
+
+    fn approve_where(&mut self, server: &Arc<str>, meant: impl Fn(&Withheld) -> bool) -> ToolsDiff {
+        let Some(entry) = self.servers.get(server) else { return ToolsDiff::default() };
+        let mut approved = false;
+        for withheld in entry.withheld.iter().filter(|withheld| meant(withheld)) {
+            self.approvals.approve(server, &withheld.tool.tool().name, withheld.fingerprint.clone());
+            approved = true;
+        }
+        if !approved {
+            return ToolsDiff::default();
+        }
+        ToolsDiff { approvals_changed: true, ..self.review(server) }
+    }
+
+    /// Withdraws a server and forgets all about it: its approvals, and the names that were its tools'. Another tool that
+    /// was not offered because of such a name is offered when its own server is set next.
+    pub fn forget(&mut self, server: &Arc<str>) -> ToolsDiff {
+        let old = self.servers.remove(server).unwrap_or_default();
+        self.owners.retain(|_, owner| owner.server != *server);
+        let approvals_changed = self.approvals.forget(server);
+        ToolsDiff { approvals_changed, ..ToolsDiff::between(&old.offered, &[]) }
+    }
+
+    /// Decides anew what of a server is offered.
+    fn review(&mut self, server: &Arc<str>) -> ToolsDiff {
+        let Some(entry) = self.servers.get_mut(server) else { return ToolsDiff::default() };
+        let listed = entry.listed.shared();
+        let stale = matches!(entry.listed, Part::Stale { .. });
+        let (mut offered, mut withheld, mut filtered) = (Vec::new(), Vec::<Withheld>::new(), HashMap::new());
+        let mut notices = Vec::new();
+        let mut approvals_changed = false;
+        let [twice, taken] = &mut entry.reported;
+        let mut names = HashSet::new();
+        for (at, item) in listed.iter().enumerate() {
+            let (server, tool) = (server.clone(), Arc::<str>::from(&*item.name));
+            if !names.insert(tool.clone()) {
+                if twice.insert(tool.clone()) {
+                    notices.push(Notice::ListedTwice { server, tool });
+                }
+                continue;
+            }
+            let name = Arc::<str>::from(self.naming.public_name(&server, &tool));
+            if !entry.filter.admits(&tool) {
+                filtered.insert(name, tool);
+                continue;
+            }
+            let candidate = FleetTool { name: name.clone(), server: server.clone(), stale, listed: listed.clone(), at };
+            let fingerprint = Fingerprint::of(item);
+            match self.approvals.vet(entry.policy, &server, &tool, &fingerprint) {
+                Verdict::Approved => {}
+                Verdict::FirstSeen => approvals_changed = true,
+                Verdict::Taken { changed } => {
+                    approvals_changed = true;
+                    if entry.policy == CataloguePolicy::Warn {
+                        notices.push(Notice::Changed { server: server.clone(), tool: tool.clone(), changed });
+                    }
+                }
+                Verdict::Withheld { changed } => {
+                    let known = |old: &Withheld| old.tool.name == name && old.fingerprint == fingerprint;
+                    if !entry.withheld.iter().any(known) {
+                        notices.push(Notice::Withheld { server, tool, changed: changed.clone() });
+                    }
+                    withheld.push(Withheld { tool: candidate, changed, fingerprint });
+                    continue;
+                }
+            }
+            let owner = Owner { server, tool };
+            if *self.owners.entry(name.clone()).or_insert_with(|| owner.clone()) == owner {
+                offered.push(candidate);
+            } else if taken.insert(owner.tool.clone()) {
+                notices.push(Notice::NameTaken { name, server: owner.server, tool: owner.tool });
+            }
+        }
+        let diff = ToolsDiff::between(&entry.offered, &offered);
+        entry.index = offered.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();
+        (entry.offered, entry.withheld, entry.filtered) = (offered, withheld, filtered);
+        ToolsDiff { notices, approvals_changed, ..diff }
+    }
+}
+
+#[cfg(test)]
+mod tests;
