@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Config, ConnectionMachine, Epoch, Input};
+use mcp_reconnect_core::{Config, ConnectionMachine, Epoch, Input, Memory, State, Status};
 use rmcp::{RoleClient, Service};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::task::TaskTracker;
@@ -40,6 +40,8 @@ pub struct Builder {
     handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
     policy: EraPolicy,
     facts: EraFacts,
+    memory: Option<Memory>,
+    known: Catalogue,
     require: Require,
     probe_patience: Duration,
     seed: u64,
@@ -99,6 +101,8 @@ impl Builder {
             handler: Box::new(|_| Handler::new(())),
             policy: EraPolicy::Auto,
             facts: EraFacts::default(),
+            memory: None,
+            known: Catalogue::default(),
             require: Require::default(),
             probe_patience: PROBE_PATIENCE,
             seed: RandomState::new().hash_one(0_u8),
@@ -162,6 +166,22 @@ impl Builder {
         self
     }
 
+    /// Goes on where an earlier process stopped ([`Connection::memory`]): a server that was parked, or waited for its
+    /// next dial, is dialled when the rest of that wait is over, unless a caller or a wake brings it forward.
+    pub fn restore(mut self, memory: Memory) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
+    /// What an earlier process knew the server to offer ([`Connection::known_catalogue`]). It is offered as
+    /// [`Part::Stale`](crate::Part::Stale) until the first session has listed, or the server is parked. The first
+    /// [`Event::Catalogue`](crate::Event::Catalogue) says what differs from it. Not offered where [`restore`](Self::restore)
+    /// says that the server is parked.
+    pub fn known_catalogue(mut self, known: Catalogue) -> Self {
+        self.known = known;
+        self
+    }
+
     /// What a session must have reached to be Ready. Default [`Require::Tools`].
     pub fn require(mut self, require: Require) -> Self {
         self.require = require;
@@ -193,7 +213,8 @@ impl Builder {
         self
     }
 
-    /// Starts the connection: nobody waits for it.
+    /// Starts the connection: the first dial begins at once, unless it is to come [on demand](Self::start) or one was
+    /// [restored](Self::restore) to wait. Nobody waits for it.
     ///
     /// # Errors
     ///
@@ -212,14 +233,21 @@ impl Builder {
             wanted: watch::Sender::new(Wanted::default()),
             ids: RequestIds::default(),
             met: Mutex::new(None),
-            known: Mutex::new(Catalogue::default()),
+            known: Mutex::new(self.known.clone()),
         });
         let clock = Clock::start();
-        let machine = ConnectionMachine::new(self.tuning.config, self.seed, clock.now());
+        let machine = match self.memory {
+            Some(memory) => ConnectionMachine::restore(self.tuning.config, self.seed, clock.now(), memory),
+            None => ConnectionMachine::new(self.tuning.config, self.seed, clock.now()),
+        };
+        let restored = machine.snapshot();
+        let may_offer = !matches!(restored.status, Status::Parked(_));
+        let known = self.known.carried_over();
+        let catalogue = (may_offer && !known.is_unlisted()).then(|| Arc::new(known));
         let (commands, orders) = mpsc::unbounded_channel();
         let (note, notes) = mpsc::unbounded_channel();
         let events = broadcast::Sender::new(EVENT_CAPACITY);
-        let initial = Published { snapshot: machine.snapshot(), session: None, catalogue: None, cause: None };
+        let initial = Published { snapshot: restored, session: None, catalogue, cause: None };
         let (publisher, published) = watch::channel(initial);
         let shared = Shared {
             commands,
@@ -245,7 +273,8 @@ impl Builder {
             cause: None,
             flapped_before: false,
         };
-        if self.start == Start::Eager {
+        // What waits already would be dialled at once by this, whatever its wait.
+        if self.start == Start::Eager && matches!(restored.state, State::Idle) {
             shared.command(Command::Input(Input::Connect { until: clock.now() }));
         }
         runtime.spawn(owner.run().instrument(span));

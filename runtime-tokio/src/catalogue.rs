@@ -57,6 +57,17 @@ pub struct Item<T> {
     json: Box<RawValue>,
 }
 
+impl<T: DeserializeOwned> Item<T> {
+    /// Reads an entry from the text that [`json`](Self::json) gave.
+    ///
+    /// # Errors
+    ///
+    /// The text is not one.
+    pub fn from_json(json: Box<RawValue>) -> serde_json::Result<Self> {
+        Ok(Self { value: serde_json::from_str(json.get())?, json })
+    }
+}
+
 impl<T> Item<T> {
     /// The entry as the server wrote it.
     pub fn json(&self) -> &RawValue {
@@ -131,6 +142,19 @@ impl Catalogue {
             resources: carried(&self.resources),
             templates: carried(&self.templates),
         }
+    }
+
+    /// Whether nothing in it was ever listed.
+    pub(crate) fn is_unlisted(&self) -> bool {
+        matches!(
+            self,
+            Self {
+                tools: Part::Unlisted,
+                prompts: Part::Unlisted,
+                resources: Part::Unlisted,
+                templates: Part::Unlisted
+            }
+        )
     }
 
     /// Whether a tool may be called by what is known: one that is missing from an up-to-date list may not.

@@ -42,6 +42,13 @@ pub(crate) fn deadline(after: Duration) -> Instant {
     now.checked_add(after).unwrap_or_else(|| now + FAR)
 }
 
+/// The wall clock: milliseconds since 1970, zero before. Only for what is kept from one process to the next.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+pub(crate) fn unix_millis() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Notices that the host slept: the wall clock went on, the monotonic one did not.
 ///
 /// Real clocks on purpose: they are what a suspend tears apart, and tokio's may be paused.

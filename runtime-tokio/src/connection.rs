@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Snapshot, WakeCause, Want};
+use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Memory, Snapshot, WakeCause, Want};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, CompleteRequestParams, CompleteResult,
     CreateTaskResult, GetPromptRequestParams, GetPromptResult, LoggingLevel, ReadResourceRequestParams,
@@ -245,10 +245,21 @@ impl Connection {
         self.0.published.borrow().cause.clone()
     }
 
-    /// What may be offered: kept while the session is rebuilt, `None` before the first session and while the server is
-    /// parked.
+    /// What may be offered: kept while the session is rebuilt, `None` while the server is parked, and before the first
+    /// session unless it was [known](Builder::known_catalogue) before.
     pub fn catalogue(&self) -> Option<Arc<Catalogue>> {
         self.0.published.borrow().catalogue.clone()
+    }
+
+    /// What was listed last in any session, whether it may be offered now or not: for the next process.
+    pub fn known_catalogue(&self) -> Catalogue {
+        let session = self.0.published.borrow().session.clone();
+        session.map_or_else(|| self.0.spec.known(), |session| (*session.catalogue()).clone())
+    }
+
+    /// Where the machine stands, for the next process; see [`Builder::restore`].
+    pub fn memory(&self) -> Memory {
+        self.0.snapshot().memory(self.0.clock.now())
     }
 
     /// What happens from now on, in order.

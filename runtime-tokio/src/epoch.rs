@@ -54,6 +54,13 @@ pub(crate) struct Spec {
     pub(crate) known: Mutex<Catalogue>,
 }
 
+impl Spec {
+    /// What was listed last, in any session.
+    pub(crate) fn known(&self) -> Catalogue {
+        lock(&self.known).clone()
+    }
+}
+
 /// Starts epochs.
 pub(crate) struct Dialler {
     pub(crate) spec: Arc<Spec>,

@@ -4,6 +4,7 @@
 mod approval;
 mod filter;
 mod names;
+pub mod state;
 mod tools;
 
 pub use approval::{Approvals, Aspect, CataloguePolicy, Fingerprint, Verdict};

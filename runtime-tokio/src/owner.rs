@@ -222,13 +222,7 @@ impl Owner {
                 Output::Close { epoch, cause } => self.close(epoch, cause),
                 Output::Ping { epoch } => self.ping(epoch),
                 Output::Publish { epoch } => self.publish_catalogue(epoch),
-                Output::Withdraw => {
-                    self.published.send_if_modified(|published| published.catalogue.take().is_some());
-                    if let Some(observer) = &self.observer {
-                        observer.offered(None);
-                    }
-                    self.tell(Event::Withdrawn);
-                }
+                Output::Withdraw => self.withdraw(),
                 Output::Admit(admission) => {
                     if let Some(reply) = reply.take() {
                         // Published first: who is told to go finds the session.
@@ -245,6 +239,10 @@ impl Owner {
     fn on_event(&mut self, event: MachineEvent) {
         match event {
             MachineEvent::StatusChanged { status, failure } => {
+                if matches!(status, Status::Parked(_) | Status::Shutdown) {
+                    // The machine knows nothing of a catalogue that is offered from before the first session.
+                    self.withdraw();
+                }
                 if failure.is_none() {
                     self.cause = None;
                 }
@@ -318,6 +316,15 @@ impl Owner {
         }
         if !diff.is_empty() {
             self.tell(Event::Catalogue(Arc::new(diff)));
+        }
+    }
+
+    fn withdraw(&self) {
+        if self.published.send_if_modified(|published| published.catalogue.take().is_some()) {
+            if let Some(observer) = &self.observer {
+                observer.offered(None);
+            }
+            self.tell(Event::Withdrawn);
         }
     }
 

@@ -1,0 +1,208 @@
+//! What a host keeps about its servers from one start to the next, in one file.
+//!
+//! A host that is started again goes on where it stopped: a server that was parked a minute ago keeps its wait
+//! ([`Builder::restore`]), a server's protocol era is not probed again ([`Builder::era_facts`]), and what a server listed
+//! last can be offered, marked as stale, before its first session ([`Builder::known_catalogue`]). The file is a cache:
+//! without it, everything is found out again.
+//!
+//! ```no_run
+//! # use mcp_reconnect::{Connection, fleet::state::{Saver, ServerState, State, StateFile}, stdio::StdioConnector};
+//! # async fn host(connector: StdioConnector) -> Result<(), Box<dyn std::error::Error>> {
+//! let file = StateFile::new("/var/lib/my-host/mcp-state.json");
+//! let (kept, warnings) = file.load();
+//! for warning in &warnings {
+//!     eprintln!("{warning}");
+//! }
+//! let mut builder = Connection::builder(connector).name("files");
+//! if let Some(server) = kept.server("files", "digest of its configuration") {
+//!     builder = server.restore(builder);
+//! }
+//! let connection = builder.build()?;
+//! let of = connection.clone();
+//! let collect = move || State::from_iter([("files".to_owned(), ServerState::of(&of, "digest of its configuration"))]);
+//! let (saver, run) = Saver::new(file, collect, |warning| eprintln!("{warning}"));
+//! tokio::spawn(run);
+//! saver.changed(); // whenever something did
+//! saver.finish().await?; // before the connections are shut down
+//! # Ok(()) }
+//! ```
+//!
+//! # The file
+//!
+//! ```json
+//! {"format":"mcp-reconnect-state","version":1,"servers":{"files":{"digest":"5f…","saved_at":1780000000000,
+//!   "era":{"era":"legacy","version":null,"server":["files","1.2"]},"memory":{"status":"idle", …},"tools":[{"name":"read", …}]}}}
+//! ```
+//!
+//! `saved_at` is in milliseconds since 1970; the times in `memory` count from it. `tools` are as the server wrote them,
+//! left out where they were never listed; `approvals` is whatever the host keeps there, left out where it is null. Members
+//! that this version does not know are ignored, and not kept. No credentials, no environment, no command lines.
+//!
+//! # What becomes of a file that is not ours
+//!
+//! Nothing: it is neither read nor changed. Saving fails with a warning for as long as it is there: a file of another
+//! program, of another version of this format, what cannot be read, and what is no regular file. A file of ours that is
+//! damaged counts as empty; [`load`](StateFile::load) keeps it as `NAME.bak`, unless there is such a file.
+//!
+//! [`Builder::restore`]: crate::Builder::restore
+//! [`Builder::era_facts`]: crate::Builder::era_facts
+//! [`Builder::known_catalogue`]: crate::Builder::known_catalogue
+
+mod file;
+mod saver;
+mod warning;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mcp_reconnect_core::Memory;
+use rmcp::model::Tool;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::builder::Builder;
+use crate::catalogue::{Catalogue, Item, Part};
+use crate::clock::unix_millis;
+use crate::connection::Connection;
+use crate::era::EraFacts;
+
+pub use file::{MAX_SIZE, StateFile};
+pub use saver::{FINISH_TIMEOUT, SAVE_INTERVAL, Saver};
+pub use warning::{StateProblem, StateWarning};
+
+/// What is kept about all servers, by name.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct State {
+    servers: BTreeMap<String, ServerState>,
+}
+
+/// What is kept about one server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerState {
+    digest: String,
+    /// When `memory` was taken: milliseconds since 1970.
+    saved_at: u64,
+    era: EraFacts,
+    memory: Memory,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "tools")]
+    tools: Option<Arc<[Item<Tool>]>>,
+    /// What the host keeps beside it; null for nothing.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub approvals: Value,
+}
+
+impl State {
+    /// What is known of this server, with the time that has passed since it was saved taken off its wait; `None` where
+    /// nothing is known, or where its configuration had another digest.
+    ///
+    /// The wall clock says how much time has passed. One that was set back takes off nothing.
+    pub fn server(&self, name: &str, digest: &str) -> Option<ServerState> {
+        self.server_at(name, digest, unix_millis())
+    }
+
+    fn server_at(&self, name: &str, digest: &str, now: u64) -> Option<ServerState> {
+        let server = self.servers.get(name).filter(|server| server.digest == digest)?;
+        let mut server = server.clone();
+        let passed = Duration::from_millis(now.saturating_sub(server.saved_at));
+        server.memory.next_dial_in = server.memory.next_dial_in.map(|left| left.saturating_sub(passed));
+        server.saved_at = now;
+        Some(server)
+    }
+
+    /// Keeps this about a server, in the place of what was kept before.
+    pub fn insert(&mut self, name: impl Into<String>, server: ServerState) {
+        self.servers.insert(name.into(), server);
+    }
+
+    /// Forgets a server.
+    pub fn remove(&mut self, name: &str) {
+        self.servers.remove(name);
+    }
+
+    /// Everything that is kept, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &ServerState)> {
+        self.servers.iter().map(|(name, server)| (name.as_str(), server))
+    }
+}
+
+impl FromIterator<(String, ServerState)> for State {
+    fn from_iter<T: IntoIterator<Item = (String, ServerState)>>(servers: T) -> Self {
+        Self { servers: servers.into_iter().collect() }
+    }
+}
+
+impl ServerState {
+    /// What is worth keeping about this connection now, without approvals. `digest` stands for the server's
+    /// configuration: under another one, nothing of this is used again.
+    ///
+    /// Of a connection that was shut down, neither a park nor a wait is left to be kept.
+    pub fn of(connection: &Connection, digest: impl Into<String>) -> Self {
+        let tools = match connection.known_catalogue().tools {
+            Part::Unlisted => None,
+            Part::Listed(items) | Part::Stale { items, .. } => Some(items),
+        };
+        Self {
+            digest: digest.into(),
+            saved_at: unix_millis(),
+            era: connection.era_facts(),
+            memory: connection.memory(),
+            tools,
+            approvals: Value::Null,
+        }
+    }
+
+    /// The digest of the configuration that it was learnt under.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// What is known of the server's protocol era.
+    pub fn era(&self) -> &EraFacts {
+        &self.era
+    }
+
+    /// What the machine goes on with.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// What the server listed last; `None` where it never did.
+    pub fn catalogue(&self) -> Option<Catalogue> {
+        let tools = self.tools.clone()?;
+        Some(Catalogue { tools: Part::Listed(tools), ..Catalogue::default() })
+    }
+
+    /// Gives all of it to a connection that is set up.
+    pub fn restore(&self, builder: Builder) -> Builder {
+        let builder = builder.era_facts(self.era.clone()).restore(self.memory);
+        match self.catalogue() {
+            Some(known) => builder.known_catalogue(known),
+            None => builder,
+        }
+    }
+}
+
+/// Tools as the texts that they were read from. One that cannot be read is left out: the server lists it again.
+mod tools {
+    use std::sync::Arc;
+
+    use rmcp::model::Tool;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::value::RawValue;
+
+    use crate::catalogue::Item;
+
+    pub(super) fn serialize<S: Serializer>(tools: &Option<Arc<[Item<Tool>]>>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(tools.iter().flat_map(|tools| tools.iter()).map(Item::json))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<[Item<Tool>]>>, D::Error> {
+        let texts = Option::<Vec<Box<RawValue>>>::deserialize(from)?;
+        Ok(texts.map(|texts| texts.into_iter().filter_map(|text| Item::from_json(text).ok()).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

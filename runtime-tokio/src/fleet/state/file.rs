@@ -1,0 +1,253 @@
+//! The file: read with every doubt, written whole or not at all.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::warning::{StateProblem, StateWarning};
+use super::{ServerState, State};
+use crate::clock::unix_millis;
+use crate::frame;
+
+/// The largest state file that is read or written, in bytes.
+pub const MAX_SIZE: u64 = 64 << 20;
+
+const FORMAT: &str = "mcp-reconnect-state";
+const VERSION: u64 = 1;
+/// How every file begins that was written here.
+const BEGIN: &str = r#"{"format":"mcp-reconnect-state","version":1,"#;
+/// What is enough of it to know a damaged file as ours.
+const MARK: &str = r#"{"format":"mcp-reconnect-state""#;
+
+/// The name of a temporary file begins with a dot and the name of the state file, and ends with this.
+const TEMPORARY: &str = ".tmp";
+/// A temporary file this old is of a process that was killed while it wrote.
+const ABANDONED: Duration = Duration::from_secs(3600);
+/// How many symbolic links are followed, as by most kernels.
+const MAX_LINKS: usize = 40;
+
+/// A state file, which need not exist yet. Its methods block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateFile {
+    path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Content<'a> {
+    format: &'static str,
+    version: u64,
+    servers: &'a State,
+}
+
+impl StateFile {
+    /// The file at this path. A symbolic link is followed, and stays.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The path as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Everything that can be used of it, and what is wrong with the rest. A file that does not exist is empty.
+    ///
+    /// Removes the temporary files of processes that were killed while they wrote, once they are an hour old.
+    pub fn load(&self) -> (State, Vec<StateWarning>) {
+        let mut warnings = Vec::new();
+        let mut state = State::default();
+        match self.read(&mut state) {
+            Ok(problems) => warnings.extend(problems),
+            Err(problem) => warnings.push(problem),
+        }
+        (state, warnings.into_iter().map(|problem| problem.at(&self.path)).collect())
+    }
+
+    fn read(&self, state: &mut State) -> Result<Vec<StateProblem>, StateProblem> {
+        let target = self.target()?;
+        remove_abandoned(&target);
+        let Some(bytes) = read_bytes(&target)? else { return Ok(Vec::new()) };
+        let mut problems = Vec::new();
+        match parse(&bytes) {
+            Ok(servers) => {
+                for (name, json) in servers {
+                    match serde_json::from_str::<ServerState>(json.get()) {
+                        Ok(server) => state.insert(name, server),
+                        Err(error) => problems.push(StateProblem::Server { name, reason: error.to_string() }),
+                    }
+                }
+            }
+            Err(problem) => {
+                if matches!(problem, StateProblem::Damaged(_)) {
+                    // As good as possible: the name may be taken, and not every file system has links.
+                    let mut kept = target.clone().into_os_string();
+                    kept.push(".bak");
+                    drop(fs::hard_link(&target, kept));
+                }
+                return Err(problem);
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Writes the file: whole, or not at all. It is then readable by its owner alone; a folder that is missing is
+    /// made. Of several processes that write, the last one's file stays.
+    ///
+    /// # Errors
+    ///
+    /// A file there that is not ours (see the [module](super)), a state that is too large, or the file system's.
+    pub fn save(&self, state: &State) -> Result<(), StateWarning> {
+        self.write(state).map_err(|problem| problem.at(&self.path))
+    }
+
+    fn write(&self, state: &State) -> Result<(), StateProblem> {
+        let content = Content { format: FORMAT, version: VERSION, servers: state };
+        let bytes = serde_json::to_vec(&content).map_err(|error| StateProblem::io("encode it")(error.into()))?;
+        if bytes.len() as u64 > MAX_SIZE {
+            return Err(StateProblem::TooLarge);
+        }
+        let target = self.target()?;
+        may_replace(&target)?;
+        let folder = folder_of(&target);
+        make_folder(folder).map_err(StateProblem::io("make its folder"))?;
+        let mut temporary = tempfile::Builder::new()
+            .prefix(&temporary_prefix(&target))
+            .suffix(TEMPORARY)
+            .tempfile_in(folder)
+            .map_err(StateProblem::io("make a temporary file beside it"))?;
+        temporary.write_all(&bytes).map_err(StateProblem::io("write it"))?;
+        temporary.as_file().sync_all().map_err(StateProblem::io("write it"))?;
+        temporary.persist(&target).map_err(|error| StateProblem::io("replace it")(error.error))?;
+        sync_folder(folder);
+        Ok(())
+    }
+
+    /// Where the path leads.
+    fn target(&self) -> Result<PathBuf, StateProblem> {
+        let mut target = self.path.clone();
+        for _ in 0..MAX_LINKS {
+            match fs::read_link(&target) {
+                Ok(next) => target = folder_of(&target).join(next),
+                // No link, or nothing there.
+                Err(_) => return Ok(target),
+            }
+        }
+        let error = io::Error::new(ErrorKind::InvalidInput, "too many symbolic links");
+        Err(StateProblem::io("find it")(error))
+    }
+}
+
+/// What is in the file; `None` where there is none.
+fn read_bytes(target: &Path) -> Result<Option<Vec<u8>>, StateProblem> {
+    let Some(file) = open(target)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(StateProblem::io("read it"))?;
+    if bytes.len() as u64 > MAX_SIZE { Err(StateProblem::TooLarge) } else { Ok(Some(bytes)) }
+}
+
+fn open(target: &Path) -> Result<Option<File>, StateProblem> {
+    // Looked at before it is opened: opening a pipe waits for its other end.
+    match fs::metadata(target) {
+        Ok(found) if !found.is_file() => return Err(StateProblem::NotAFile),
+        Ok(found) if found.len() > MAX_SIZE => return Err(StateProblem::TooLarge),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StateProblem::io("read it")(error)),
+    }
+    match File::open(target) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StateProblem::io("read it")(error)),
+    }
+}
+
+/// The entries of a file of ours. One without a byte in it is ours: somebody made it for us.
+fn parse(bytes: &[u8]) -> Result<BTreeMap<String, &RawValue>, StateProblem> {
+    if bytes.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let begins_as_ours = bytes.starts_with(MARK.as_bytes()) || MARK.as_bytes().starts_with(bytes);
+    let broken = |error: serde_json::Error| {
+        if begins_as_ours { StateProblem::Damaged(error.to_string()) } else { StateProblem::Foreign }
+    };
+    let frame::Object(members) = serde_json::from_slice(bytes).map_err(broken)?;
+    let member = |name: &str| members.iter().find(|(known, _)| known == name).map(|(_, value)| value.get());
+    if member("format").and_then(|format| serde_json::from_str::<String>(format).ok()).as_deref() != Some(FORMAT) {
+        return Err(StateProblem::Foreign);
+    }
+    let damaged = |error: serde_json::Error| StateProblem::Damaged(error.to_string());
+    match serde_json::from_str(member("version").unwrap_or_default()).map_err(damaged)? {
+        VERSION => {}
+        version => return Err(StateProblem::Version(version)),
+    }
+    let servers = members.iter().find(|(name, _)| name == "servers").map(|(_, servers)| *servers);
+    serde_json::from_str(servers.map_or("", RawValue::get)).map_err(damaged)
+}
+
+/// Whether what is there now is ours, so that nothing of anybody else is lost.
+fn may_replace(target: &Path) -> Result<(), StateProblem> {
+    let Some(file) = open(target)? else { return Ok(()) };
+    let mut begin = Vec::new();
+    file.take(BEGIN.len() as u64).read_to_end(&mut begin).map_err(StateProblem::io("read it"))?;
+    if begin == BEGIN.as_bytes() {
+        return Ok(());
+    }
+    let Some(bytes) = read_bytes(target)? else { return Ok(()) };
+    match parse(&bytes) {
+        Ok(_) | Err(StateProblem::Damaged(_)) => Ok(()),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+/// The new name survives a power failure too. Where that cannot be had, the old file may be back after one.
+fn sync_folder(folder: &Path) {
+    if cfg!(unix) {
+        drop(File::open(folder).and_then(|folder| folder.sync_all()));
+    }
+}
+
+fn temporary_prefix(target: &Path) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(target.file_name().unwrap_or_else(|| OsStr::new("state")));
+    prefix.push(".");
+    prefix
+}
+
+fn remove_abandoned(target: &Path) {
+    let prefix = temporary_prefix(target);
+    let Ok(entries) = fs::read_dir(folder_of(target)) else { return };
+    let now = Duration::from_millis(unix_millis());
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let is_temporary = name.starts_with(prefix.as_encoded_bytes()) && name.ends_with(TEMPORARY.as_bytes());
+        let Ok(metadata) = entry.metadata() else { continue };
+        let written = metadata.modified().ok().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        if is_temporary && metadata.is_file() && written.is_some_and(|written| now.saturating_sub(written) >= ABANDONED)
+        {
+            // It stays where it cannot be removed, and harms nobody.
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+}
