@@ -52,6 +52,13 @@ impl fmt::Display for MaxDialsError {
 
 impl core::error::Error for MaxDialsError {}
 
+impl Default for DialGate {
+    /// 32 slots.
+    fn default() -> Self {
+        Self { taken: [None; Self::MAX_DIALS as usize], max_dials: 32 }
+    }
+}
+
 impl DialGate {
     /// The most slots a gate can have.
     pub const MAX_DIALS: u8 = 128;
@@ -66,6 +73,19 @@ impl DialGate {
             return Err(MaxDialsError(max_dials));
         }
         Ok(Self { taken: [None; Self::MAX_DIALS as usize], max_dials })
+    }
+
+    /// Another number of slots from now on. Dials that have one keep it.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new); then nothing has changed.
+    pub const fn resize(&mut self, max_dials: u8) -> Result<(), MaxDialsError> {
+        if max_dials == 0 || max_dials > Self::MAX_DIALS {
+            return Err(MaxDialsError(max_dials));
+        }
+        self.max_dials = max_dials;
+        Ok(())
     }
 
     /// Takes a slot for a dial that starts now, or says when to ask again.

@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 use crate::call::CallOptions;
 use crate::catalogue::Catalogue;
 use crate::clock::{Clock, SuspendDetector};
+use crate::config::Connect;
 use crate::connection::Connection;
 use crate::epoch::{Dialler, Require, Spec};
 use crate::era::{EraFacts, EraMemory, EraPolicy};
@@ -45,19 +46,9 @@ pub struct Builder {
     require: Require,
     probe_patience: Duration,
     seed: u64,
-    start: Start,
+    connect: Connect,
     observer: Option<Box<dyn Observer>>,
     entrance: Entrance,
-}
-
-/// When a connection dials for the first time.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Start {
-    /// At once.
-    #[default]
-    Eager,
-    /// When somebody asks for a session.
-    OnDemand,
 }
 
 /// Why a connection could not be set up.
@@ -105,8 +96,8 @@ impl Builder {
             known: Catalogue::default(),
             require: Require::default(),
             probe_patience: PROBE_PATIENCE,
-            seed: RandomState::new().hash_one(0_u8),
-            start: Start::default(),
+            seed: random_seed(),
+            connect: Connect::default(),
             observer: None,
             entrance: Entrance::default(),
         }
@@ -142,15 +133,19 @@ impl Builder {
         self
     }
 
-    /// When to dial for the first time. Default [`Start::Eager`].
-    pub fn start(mut self, start: Start) -> Self {
-        self.start = start;
+    /// When to dial for the first time. Default [`Connect::Eager`].
+    pub fn connect(mut self, connect: Connect) -> Self {
+        self.connect = connect;
         self
     }
 
     /// Makes the client handler of each epoch: what the server may ask of us, and tell us. Default: rmcp's `()`.
-    pub fn handler<H: Service<RoleClient>>(mut self, handler: impl Fn(Epoch) -> H + Send + Sync + 'static) -> Self {
-        self.handler = Box::new(move |epoch| Handler::new(handler(epoch)));
+    pub fn handler<H: Service<RoleClient>>(self, handler: impl Fn(Epoch) -> H + Send + Sync + 'static) -> Self {
+        self.boxed_handler(move |epoch| Handler::new(handler(epoch)))
+    }
+
+    pub(crate) fn boxed_handler(mut self, handler: impl Fn(Epoch) -> Handler + Send + Sync + 'static) -> Self {
+        self.handler = Box::new(handler);
         self
     }
 
@@ -213,7 +208,7 @@ impl Builder {
         self
     }
 
-    /// Starts the connection: the first dial begins at once, unless it is to come [on demand](Self::start) or one was
+    /// Starts the connection: the first dial begins at once, unless it is to come [on demand](Self::connect) or one was
     /// [restored](Self::restore) to wait. Nobody waits for it.
     ///
     /// # Errors
@@ -274,7 +269,7 @@ impl Builder {
             flapped_before: false,
         };
         // What waits already would be dialled at once by this, whatever its wait.
-        if self.start == Start::Eager && matches!(restored.state, State::Idle) {
+        if self.connect == Connect::Eager && matches!(restored.state, State::Idle) {
             shared.command(Command::Input(Input::Connect { until: clock.now() }));
         }
         runtime.spawn(owner.run().instrument(span));
@@ -292,4 +287,8 @@ impl fmt::Debug for Builder {
 pub(crate) fn check_close_timeout(config: &Config, ladder: Duration) -> Result<(), BuildError> {
     let close_timeout = config.close_timeout();
     if close_timeout <= ladder { Err(BuildError::CloseTimeout { close_timeout, ladder }) } else { Ok(()) }
+}
+
+pub(crate) fn random_seed() -> u64 {
+    RandomState::new().hash_one(0_u8)
 }

@@ -34,8 +34,9 @@ use std::time::Duration;
 
 use mcp_reconnect_core::Config;
 
+pub use crate::fleet::CataloguePolicy;
 pub use digest::{Digest, NoDigest};
-pub use endpoint::{Endpoint, Http, Stdio};
+pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
 pub use places::usual_places;
 pub use problem::{ConfigErrors, Problem, ProblemKind};
@@ -45,6 +46,7 @@ use crate::call::CallOptions;
 use crate::epoch::Require;
 use crate::era::EraPolicy;
 use crate::link::Connector;
+use crate::shared::Tuning;
 
 /// The servers of a fleet, and what they share.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,18 +122,6 @@ pub enum Connect {
     OnDemand,
 }
 
-/// What to do when a server offers other tools than it did, or the same with other descriptions or schemas.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum CataloguePolicy {
-    /// Offer them as they are.
-    #[default]
-    Accept,
-    /// Offer them as they are, and warn.
-    Warn,
-    /// Do not offer what has changed until somebody accepts it.
-    Refuse,
-}
-
 impl ServerConfig {
     /// A server with this endpoint, and the default of everything else.
     pub fn new(endpoint: impl Into<Endpoint>) -> Self {
@@ -169,18 +159,23 @@ impl ServerConfig {
         self.endpoint.connector()
     }
 
-    /// A connection to it, ready to be built or to be given more (a handler, credentials by another connector, …).
+    /// A connection to it, ready to be built or to be given more.
     ///
-    /// [`enabled`](Self::enabled), [`connect`](Self::connect), [`max_in_flight`](Self::max_in_flight),
-    /// [`tools`](Self::tools) and [`on_change`](Self::on_change) are for whoever owns the connection.
+    /// [`enabled`](Self::enabled), [`tools`](Self::tools) and [`on_change`](Self::on_change) are for whoever owns the
+    /// connection.
     pub fn builder(&self, name: &str) -> Builder {
         Builder::new(self.connector())
             .name(name)
-            .config(self.machine)
-            .call_options(self.calls)
+            .tuning(self.tuning())
+            .connect(self.connect)
             .era(self.era)
             .require(self.require)
             .probe_patience(self.probe_patience)
+    }
+
+    /// What can be changed while the connection lives.
+    pub fn tuning(&self) -> Tuning {
+        Tuning { config: self.machine, options: self.calls, max_in_flight: self.max_in_flight }
     }
 
     /// A fingerprint of what a connection cannot change without being replaced: the endpoint as it is after expansion,

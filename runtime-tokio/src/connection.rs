@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Memory, Snapshot, WakeCause, Want};
+use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Memory, Snapshot, Status, WakeCause, Want};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, CompleteRequestParams, CompleteResult,
     CreateTaskResult, GetPromptRequestParams, GetPromptResult, LoggingLevel, ReadResourceRequestParams,
@@ -24,7 +24,7 @@ use crate::era::EraFacts;
 use crate::error::CallError;
 use crate::event::Events;
 use crate::link::Connector;
-use crate::owner::Command;
+use crate::owner::{Command, Published};
 use crate::session::Session;
 use crate::shared::{Shared, Tuning};
 
@@ -280,10 +280,29 @@ impl Connection {
         &self.0.spec.name
     }
 
+    /// Asks for a session without waiting for it: what a registration is.
+    pub(crate) fn demand(&self) {
+        self.0.command(Command::Input(Input::Connect { until: self.0.clock.now() }));
+    }
+
+    /// Resolves when there is a session, or none is to be expected soon.
+    pub(crate) async fn settled(&self) {
+        let settled = |published: &Published| {
+            matches!(published.snapshot.status, Status::Ready(_) | Status::Parked(_) | Status::Shutdown)
+        };
+        // An error says that the connection has ended.
+        drop(self.0.published.clone().wait_for(settled).await);
+    }
+
+    /// The first half of [`shutdown`](Self::shutdown): nothing is dialled or published any more.
+    pub(crate) fn begin_shutdown(&self) {
+        self.0.command(Command::Input(Input::Shutdown));
+    }
+
     /// Closes the connection for good and waits until nothing of it is left; bounded by the close ladder. Callers that
     /// wait are told at once.
     pub async fn shutdown(&self) {
-        self.0.command(Command::Input(Input::Shutdown));
+        self.begin_shutdown();
         let mut published = self.0.published.clone();
         // The owner drops its end when it has left nothing.
         while published.changed().await.is_ok() {}

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mcp_reconnect_core::{DialGate, Gate, Slot};
+use mcp_reconnect_core::{DialGate, Gate, MaxDialsError, Slot};
 use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep_until;
 
@@ -25,6 +25,13 @@ impl DialQueue {
             released: Notify::new(),
             clock: Clock::start(),
         }
+    }
+
+    /// Another number of slots.
+    pub(crate) fn resize(&self, max_dials: u8) -> Result<(), MaxDialsError> {
+        self.lock().resize(max_dials)?;
+        self.released.notify_waiters();
+        Ok(())
     }
 
     /// Waits for a slot. A place in the queue is given up by dropping the future.

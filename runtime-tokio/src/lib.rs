@@ -26,6 +26,7 @@ mod pending;
 mod session;
 mod setup;
 mod shared;
+mod status;
 #[cfg(unix)]
 pub mod stdio;
 #[cfg(test)]
@@ -33,7 +34,7 @@ mod testlink;
 mod view;
 mod wire;
 
-pub use builder::{BuildError, Builder, Start};
+pub use builder::{BuildError, Builder};
 pub use call::CallOptions;
 pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
 pub use connection::Connection;
@@ -48,6 +49,7 @@ pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh};
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use session::Session;
 pub use shared::Tuning;
+pub use status::{LastFailure, ServerState, ServerStatus, SessionStatus};
 pub use view::{Handler, ViewError};
 
 /// The example in the README compiles.

@@ -374,6 +374,8 @@ impl Owner {
 impl Drop for Owner {
     /// Without its runtime nobody closes politely any more: handles that outlive it see the end, and no process does.
     fn drop(&mut self) {
+        // Perhaps dropped by who holds what the observer needs.
+        self.observer = None;
         if let Some(live) = self.live.take() {
             live.abort();
         }

@@ -1,6 +1,7 @@
 //! The suites that need more than one crate, in one binary.
 
 mod fake;
+mod fleet;
 mod http;
 mod k01;
 mod k04;

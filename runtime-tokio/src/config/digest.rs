@@ -29,6 +29,7 @@ pub(super) fn of(server: &ServerConfig) -> Digest {
     match &server.endpoint {
         Endpoint::Stdio(stdio) => fields.stdio(stdio),
         Endpoint::Http(http) => fields.http(http),
+        Endpoint::Custom(custom) => fields.field("custom", custom.key().as_bytes()),
         Endpoint::Refused(why) => fields.field("refused", why.as_bytes()),
     }
     match server.era {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mcp_reconnect_core::FailureClass;
+use mcp_reconnect_core::{Config, FailureClass};
 
 use crate::link::{Attempt, ConnectError, Connector, Link};
 
@@ -21,6 +21,8 @@ pub enum Endpoint {
     Stdio(Stdio),
     /// Streamable HTTP.
     Http(Http),
+    /// Whatever a connector of the host's own reaches.
+    Custom(Custom),
     /// Nothing that can be dialled: the connection is parked as permanently failed, for this reason.
     Refused(Box<str>),
 }
@@ -180,8 +182,66 @@ impl Endpoint {
             },
             #[cfg(not(feature = "http"))]
             Self::Http(_) => Box::new(Refused("built without the feature `http`".into())),
+            Self::Custom(custom) => Box::new(SharedConnector(custom.connector.clone())),
             Self::Refused(why) => Box::new(Refused(why.as_ref().into())),
         }
+    }
+}
+
+/// A server that a connector of the host's own reaches: with credentials, in memory, over another transport.
+#[derive(Clone)]
+pub struct Custom {
+    key: Box<str>,
+    connector: Arc<dyn Connector>,
+}
+
+impl Custom {
+    /// `key` stands for everything that the connector was made of: a server with another key is another one, and its
+    /// connection is replaced; with the same key it is left alone.
+    pub fn new(key: impl Into<Box<str>>, connector: impl Connector) -> Self {
+        Self { key: key.into(), connector: Arc::new(connector) }
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+impl PartialEq for Custom {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Custom {}
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custom").finish_non_exhaustive() // a key may be made of secrets
+    }
+}
+
+/// A connector that several connections use, one after the other.
+struct SharedConnector(Arc<dyn Connector>);
+
+#[async_trait]
+impl Connector for SharedConnector {
+    async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError> {
+        self.0.connect(attempt).await
+    }
+
+    fn config(&self) -> Config {
+        self.0.config()
+    }
+
+    fn close_bound(&self) -> Duration {
+        self.0.close_bound()
+    }
+}
+
+impl From<Custom> for Endpoint {
+    fn from(custom: Custom) -> Self {
+        Self::Custom(custom)
     }
 }
 

@@ -207,7 +207,7 @@ impl Settings {
         let (other, kind) = match endpoint {
             Endpoint::Stdio(_) => (For::Http, "a child process"),
             Endpoint::Http(_) => (For::Stdio, "a server behind HTTP"),
-            Endpoint::Refused(_) => return,
+            Endpoint::Custom(_) | Endpoint::Refused(_) => return,
         };
         for key in KEYS.iter().filter(|key| key.of == other && self.0.contains_key(key.name)) {
             scope.warn(&join(OURS, key.name), ProblemKind::Ignored, format!("has no meaning for {kind}"));

@@ -5,6 +5,7 @@ use std::fmt;
 
 use rmcp::model::Tool;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
@@ -220,6 +221,17 @@ impl Approvals {
     /// Approves this, and no longer what was approved before.
     pub fn approve(&mut self, server: &str, tool: &str, fingerprint: Fingerprint) {
         self.servers.entry(server.to_owned()).or_default().insert(tool.to_owned(), fingerprint);
+    }
+
+    /// What is kept of one server, and its counterpart: what cannot be read is not approved, which is trust on first use
+    /// again.
+    pub(super) fn of(&self, server: &str) -> Value {
+        self.servers.get(server).and_then(|tools| serde_json::to_value(tools).ok()).unwrap_or_default()
+    }
+
+    pub(super) fn from_parts(parts: impl IntoIterator<Item = (String, Value)>) -> Self {
+        let read = |(server, tools): (String, Value)| Some((server, serde_json::from_value(tools).ok()?));
+        Self { servers: parts.into_iter().filter_map(read).collect() }
     }
 
     /// Forgets a server: all its tools are seen for the first time when they are seen again. Whether there was any.

@@ -61,6 +61,7 @@ use rmcp::model::Tool;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::approval::Approvals;
 use crate::builder::Builder;
 use crate::catalogue::{Catalogue, Item, Part};
 use crate::clock::unix_millis;
@@ -114,6 +115,12 @@ impl State {
     /// Keeps this about a server, in the place of what was kept before.
     pub fn insert(&mut self, name: impl Into<String>, server: ServerState) {
         self.servers.insert(name.into(), server);
+    }
+
+    /// What is approved, of all servers.
+    pub(super) fn approvals(&self) -> Approvals {
+        let of = |(name, server): (&String, &ServerState)| Some((name.clone(), server.approvals.clone()));
+        Approvals::from_parts(self.servers.iter().filter_map(of))
     }
 
     /// Forgets a server.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rmcp::model::Tool;
 
 use super::approval::{Approvals, Aspect, CataloguePolicy, Fingerprint, Verdict};
-use super::filter::ToolFilter;
 use super::names::ToolNaming;
 use crate::catalogue::{Catalogue, Item, Part, canonical};
+use crate::config::ToolFilter;
 
 /// The tools that several servers offer, each under its [public name](ToolNaming).
 ///
@@ -378,7 +378,7 @@ impl FleetTools {
                 continue;
             }
             let name = Arc::<str>::from(self.naming.public_name(&server, &tool));
-            if !entry.filter.admits(&tool) {
+            if !entry.filter.allows(&tool) {
                 filtered.insert(name, tool);
                 continue;
             }

@@ -1,0 +1,57 @@
+//! What a fleet tells, in order, to everyone who listens.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use super::apply::Outcome;
+use super::tools::ToolsDiff;
+use crate::event::Event;
+
+/// How many events a slow subscriber may fall behind before it is told that it missed some.
+pub(super) const FLEET_EVENT_CAPACITY: usize = 4_096;
+
+/// Something that happened to a fleet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum FleetEvent {
+    /// What may be called has changed. Applied in order, these say at any time exactly what
+    /// [`Fleet::tools`](super::Fleet::tools) gives.
+    Tools(Arc<ToolsDiff>),
+    /// Something happened to this server's connection.
+    Server {
+        /// The server.
+        server: Arc<str>,
+        /// What happened.
+        event: Event,
+    },
+    /// A configuration was applied, and this became of the server: never [`Outcome::Untouched`].
+    Applied {
+        /// The server.
+        server: Arc<str>,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// This subscriber was too slow: so many events were left out here. What is offered now is to be read anew.
+    Missed {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A subscription to a fleet's events, from the moment it was made.
+#[derive(Debug)]
+pub struct FleetEvents(pub(super) broadcast::Receiver<FleetEvent>);
+
+impl FleetEvents {
+    /// The next event; `None` when the fleet has ended and every event was given.
+    ///
+    /// Cancel safe: no event is lost when the future is dropped.
+    pub async fn next(&mut self) -> Option<FleetEvent> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(count)) => Some(FleetEvent::Missed { count }),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! One server of a fleet: what is wanted of it, and the connection that stands for it now.
+
+use std::sync::{Arc, Weak};
+
+use mcp_reconnect_core::{ParkReason, Status};
+
+use super::Inner;
+use super::event::FleetEvent;
+use super::state::ServerState;
+use crate::catalogue::Catalogue;
+use crate::config::{Connect, Digest, ServerConfig};
+use crate::connection::Connection;
+use crate::event::Event;
+use crate::owner::Observer;
+
+/// A server that is registered.
+pub(super) struct Server {
+    pub(super) config: ServerConfig,
+    pub(super) digest: Digest,
+    /// None while it is disabled.
+    pub(super) tenant: Option<Tenant>,
+}
+
+/// The connection of a server.
+pub(super) struct Tenant {
+    /// Tells it from those before it.
+    pub(super) number: u64,
+    pub(super) connection: Connection,
+}
+
+impl Server {
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        self.tenant.as_ref().map(|tenant| &tenant.connection)
+    }
+
+    /// Whether it is to be ready without anybody asking.
+    pub(super) fn is_expected(&self) -> bool {
+        self.tenant.is_some() && self.config.connect == Connect::Eager
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.connection().is_some_and(|connection| matches!(connection.snapshot().status, Status::Ready(_)))
+    }
+
+    pub(super) fn state(&self) -> Option<ServerState> {
+        self.connection().map(|connection| ServerState::of(connection, self.digest.to_string()))
+    }
+
+    /// A registration is a demand. Whether there was no session, and asking could help.
+    pub(super) fn demand(&self) -> bool {
+        let Some(connection) = self.connection() else { return false };
+        let asleep = match connection.snapshot().status {
+            Status::TransientFailure | Status::Parked(ParkReason::Exhausted | ParkReason::Flapping) => true,
+            Status::Idle => self.config.connect == Connect::Eager,
+            Status::Connecting | Status::Ready(_) | Status::Parked(_) | Status::Shutdown => false,
+        };
+        if asleep {
+            connection.demand();
+        }
+        asleep
+    }
+}
+
+/// Tells the fleet what a connection does, for as long as it is the one that stands for its name.
+pub(super) struct Seat {
+    pub(super) fleet: Weak<Inner>,
+    pub(super) server: Arc<str>,
+    pub(super) number: u64,
+}
+
+impl Observer for Seat {
+    fn offered(&self, catalogue: Option<&Arc<Catalogue>>) {
+        let Some(fleet) = self.fleet.upgrade() else { return };
+        let mut servers = fleet.lock();
+        let servers = &mut *servers;
+        let Some(server) = servers.by_name.get(&self.server).filter(|server| self.is_of(server)) else { return };
+        let (filter, policy) = (&server.config.tools, server.config.on_change);
+        fleet.tell_tools(servers.tools.set(&self.server, catalogue.map(Arc::as_ref), filter, policy));
+    }
+
+    fn told(&self, event: &Event) {
+        let Some(fleet) = self.fleet.upgrade() else { return };
+        let servers = fleet.lock();
+        if servers.by_name.get(&self.server).is_some_and(|server| self.is_of(server)) {
+            fleet.tell(FleetEvent::Server { server: self.server.clone(), event: event.clone() });
+            fleet.changed();
+        }
+    }
+}
+
+impl Seat {
+    fn is_of(&self, server: &Server) -> bool {
+        server.tenant.as_ref().is_some_and(|tenant| tenant.number == self.number)
+    }
+}

@@ -1,0 +1,4 @@
+//! Many servers at once: registration, the common list of tools, the common pace.
+
+mod registration;
+mod support;
