@@ -83,7 +83,9 @@ impl ConnectionMachine {
     }
 
     /// A machine that goes on where one of an earlier process stopped: a parked server stays parked until the rest of
-    /// its wait is over, a lost one is dialled when it would have been. Values out of range are cut to it.
+    /// its wait is over, a lost one is dialled when it would have been; a caller brings that forward as if the last dial
+    /// had been now, so that a host which is started again and again does not dial each time. Values out of range are cut
+    /// to it.
     pub fn restore(config: Config, seed: u64, now: Timestamp, memory: Memory) -> Self {
         let mut machine = Self::new(config, seed, now);
         machine.start_timeout = memory.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
@@ -95,11 +97,13 @@ impl ConnectionMachine {
         let next_dial = memory.next_dial_in.map(|left| now + left.min(longest + longest / 5));
         match memory.status {
             Status::Parked(reason) => {
+                machine.dialled = Some(now);
                 machine.parked = Some(reason);
                 let probe_at = reason.probes().then(|| next_dial.unwrap_or_else(|| machine.probe_time()));
                 machine.state = State::Parked { probe_at };
             }
             Status::TransientFailure => {
+                machine.dialled = Some(now);
                 machine.outage_since = Some(now);
                 machine.state = State::TransientFailure { retry_at: next_dial.unwrap_or(now) };
             }

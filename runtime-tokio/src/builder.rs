@@ -23,6 +23,7 @@ use crate::event::EVENT_CAPACITY;
 use crate::gate::Entrance;
 use crate::limit::InFlight;
 use crate::link::Connector;
+use crate::metrics::Meters;
 use crate::owner::{Command, Observer, Owner, Published};
 use crate::setup::Wanted;
 use crate::shared::{Shared, Tuning};
@@ -239,6 +240,8 @@ impl Builder {
         let may_offer = !matches!(restored.status, Status::Parked(_));
         let known = self.known.carried_over();
         let catalogue = (may_offer && !known.is_unlisted()).then(|| Arc::new(known));
+        let meters = Arc::new(Meters::new(&spec.name));
+        meters.published(&restored);
         let (commands, orders) = mpsc::unbounded_channel();
         let (note, notes) = mpsc::unbounded_channel();
         let events = broadcast::Sender::new(EVENT_CAPACITY);
@@ -251,7 +254,8 @@ impl Builder {
             spec: spec.clone(),
             clock,
             tuning: RwLock::new(self.tuning),
-            in_flight: InFlight::new(self.tuning.max_in_flight),
+            in_flight: InFlight::new(self.tuning.max_in_flight, meters.clone()),
+            meters: meters.clone(),
         };
         let span = tracing::info_span!("connection", server = %spec.name);
         let owner = Owner {
@@ -264,6 +268,7 @@ impl Builder {
             published: publisher,
             events,
             observer: self.observer,
+            meters,
             live: None,
             cause: None,
             flapped_before: false,

@@ -112,7 +112,14 @@ impl<'a> Performance<'a> {
     }
 
     /// Runs the call to its end. The session that answered, and the result as it came.
-    pub(crate) async fn run(mut self, params: Option<&RawValue>) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+    pub(crate) async fn run(self, params: Option<&RawValue>) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let (meters, began) = (&self.shared.meters, Instant::now());
+        let result = self.run_in_turn(params).await;
+        meters.call_ended(began.elapsed(), &result);
+        result
+    }
+
+    async fn run_in_turn(mut self, params: Option<&RawValue>) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
         let place = timeout_at(self.until, self.shared.in_flight.enter()).await;
         let _place = place.map_err(|_| CallError::Busy)?;
         let mut params = params.map(Cow::Borrowed);

@@ -20,6 +20,11 @@ pub mod http;
 mod limit;
 pub mod link;
 mod mailbox;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
+mod metrics;
 mod open;
 mod owner;
 mod pending;

@@ -6,11 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Counts the calls in flight, and holds back what is beyond the limit: first come, first served.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight(Mutex<State>);
+use crate::metrics::Meters;
 
-#[derive(Debug, Default)]
+/// Counts the calls in flight, and holds back what is beyond the limit: first come, first served.
+pub(crate) struct InFlight {
+    state: Mutex<State>,
+    meters: Arc<Meters>,
+}
+
+#[derive(Default)]
 struct State {
     limit: Option<NonZeroU32>,
     running: u32,
@@ -24,12 +28,17 @@ impl State {
 }
 
 /// A call in flight, until it is dropped.
-#[derive(Debug)]
 pub(crate) struct Permit(Arc<InFlight>);
 
 impl InFlight {
-    pub(crate) fn new(limit: Option<NonZeroU32>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { limit, ..State::default() })))
+    pub(crate) fn new(limit: Option<NonZeroU32>, meters: Arc<Meters>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State { limit, ..State::default() }), meters })
+    }
+
+    /// A place that was counted.
+    fn permit(self: &Arc<Self>) -> Permit {
+        self.meters.call_began();
+        Permit(self.clone())
     }
 
     /// Waits for a place. Cancel safe: a place that nobody takes goes to the next.
@@ -38,7 +47,7 @@ impl InFlight {
             let mut state = self.lock();
             if state.waiting.is_empty() && state.has_room() {
                 state.running += 1;
-                return Permit(self.clone());
+                return self.permit();
             }
             let (place, turn) = oneshot::channel();
             state.waiting.push_back(place);
@@ -74,18 +83,19 @@ impl InFlight {
             state.running += 1;
             drop(state);
             // A caller that is gone gives the place back by dropping it.
-            drop(place.send(Permit(self.clone())));
+            drop(place.send(self.permit()));
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.lock().running -= 1;
+        self.0.meters.call_over();
         self.0.admit();
     }
 }
@@ -96,9 +106,13 @@ mod tests {
 
     use super::*;
 
+    fn one_at_a_time() -> Arc<InFlight> {
+        InFlight::new(NonZeroU32::new(1), Arc::new(Meters::new(&"server".into())))
+    }
+
     #[test]
     fn places_are_given_in_order_and_one_that_nobody_takes_goes_to_the_next() {
-        let limit = InFlight::new(NonZeroU32::new(1));
+        let limit = one_at_a_time();
         let first = limit.enter().now_or_never().expect("there is room");
         let mut second = Box::pin(limit.enter());
         let mut third = Box::pin(limit.enter());
@@ -118,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_place_that_was_given_and_not_taken_is_not_lost() {
-        let limit = InFlight::new(NonZeroU32::new(1));
+        let limit = one_at_a_time();
         let first = limit.enter().now_or_never().expect("there is room");
         let mut second = Box::pin(limit.enter());
         assert!(second.as_mut().now_or_never().is_none());
@@ -129,7 +143,7 @@ mod tests {
 
     #[test]
     fn another_limit_holds_from_now_on() {
-        let limit = InFlight::new(NonZeroU32::new(1));
+        let limit = one_at_a_time();
         let _first = limit.enter().now_or_never().expect("there is room");
         let mut second = Box::pin(limit.enter());
         assert!(second.as_mut().now_or_never().is_none());

@@ -16,6 +16,7 @@ use crate::catalogue::{Catalogue, CatalogueDiff};
 use crate::clock::{Clock, SuspendDetector};
 use crate::epoch::{Dialler, LiveEpoch};
 use crate::event::Event;
+use crate::metrics::Meters;
 use crate::session::Session;
 
 /// What the handles ask of the owner.
@@ -88,6 +89,7 @@ pub(crate) struct Owner {
     pub(crate) published: watch::Sender<Published>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) meters: Arc<Meters>,
     pub(crate) live: Option<LiveEpoch>,
     pub(crate) cause: Option<Arc<str>>,
     /// Whether a warning has told that it flaps, since the last session that proved itself.
@@ -292,6 +294,9 @@ impl Owner {
         };
         self.published.send_if_modified(|published| {
             let changed = published.snapshot != snapshot || published.cause != self.cause;
+            if changed {
+                self.meters.published(&snapshot);
+            }
             published.snapshot = snapshot;
             published.session = session;
             published.cause.clone_from(&self.cause);

@@ -16,6 +16,7 @@ use crate::epoch::Spec;
 use crate::error::CallError;
 use crate::event::Event;
 use crate::limit::InFlight;
+use crate::metrics::Meters;
 use crate::owner::{Command, Published};
 use crate::session::Session;
 
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) tuning: RwLock<Tuning>,
     pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) meters: Arc<Meters>,
 }
 
 /// What can be changed while the connection lives.

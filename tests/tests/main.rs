@@ -25,4 +25,5 @@ mod k24;
 mod k25;
 mod lifetime;
 mod seeds;
+mod status;
 mod support;

@@ -61,6 +61,21 @@ fn restore_goes_on_where_a_parked_machine_stopped() {
     assert_eq!(machine.snapshot().probe_doublings, memory.probe_doublings + 1);
 }
 
+/// A host that is started again and again, with callers waiting each time, does not dial each time.
+#[test]
+fn restore_paces_callers_as_if_it_had_just_dialled() {
+    for server in [Server::Refuses(secs(0), FailureClass::Transport.into()), Server::Silent] {
+        let mut sim = Sim::new(Config::default(), 5, move |_, _| server);
+        sim.connect(secs(10));
+        sim.run_for(HOUR);
+        let memory = sim.snapshot().memory(sim.now);
+        let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), memory);
+        let asked = machine.handle(at(0.0), Input::Connect { until: at(30.0) });
+        assert!(asked.iter().all(|output| !matches!(output, Output::Dial { .. })), "{asked:?}");
+        assert_eq!(machine.next_timeout(), Some(at(5.0)), "`demand_interval` after the start");
+    }
+}
+
 #[test]
 fn restore_keeps_the_reason_and_needs_the_same_wake() {
     for (class, reason) in
