@@ -1,4 +1,5 @@
 //! The scripted fake server, and the suites that need more than one crate of mcp-reconnect.
 
+pub mod chaos;
 pub mod fake;
 pub mod link;

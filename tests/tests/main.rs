@@ -1,5 +1,6 @@
 //! The suites that need more than one crate, in one binary.
 
+mod chaos;
 mod fake;
 mod fleet;
 mod http;

@@ -259,7 +259,8 @@ fn quoted(line: usize, chars: &mut impl Iterator<Item = char>) -> Result<Vec<u8>
     }
 }
 
-fn duration(word: &str) -> Option<Duration> {
+/// `500ms`, `70s`, `5m`, `1h`.
+pub(crate) fn duration(word: &str) -> Option<Duration> {
     let digits = word.find(|c: char| !c.is_ascii_digit())?;
     let number: u64 = word[..digits].parse().ok()?;
     let millis = match &word[digits..] {

@@ -258,9 +258,11 @@ mod script;
 
 pub use engine::{Inbound, serve};
 pub use host::{Exit, Frame, Grandchild, Host, Output, Route};
+pub(crate) use http::Door;
 pub use http::{Asked, FakeHttp, HttpEvent, HttpOutput, ReservedPort, serve_http};
 pub use ledger::{Entry, Event, Ledger, LedgerWatch, LedgerWriter, SpawnClaim};
 pub use lex::ScriptError;
+pub(crate) use lex::duration;
 pub use memory::{FakeHandle, FakeLink, FakeServer};
 pub use process::FakeProcess;
 pub use script::{Plan, Script, SharedPlan, Signal};

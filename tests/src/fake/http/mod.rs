@@ -14,6 +14,7 @@ mod server;
 pub use host::HttpOutput;
 pub use ledger::{Asked, HttpEvent};
 pub(crate) use plan::{GATES, HttpAction, HttpPlan, HttpSetting, action, setting};
+pub(crate) use port::Door;
 pub use port::ReservedPort;
 pub use serve::serve_http;
 pub use server::FakeHttp;

@@ -1,9 +1,11 @@
 //! A port that nobody else gets.
 
+use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use tokio::net::{TcpListener, TcpSocket};
+use rustix::net::Shutdown;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// A loopback port that is ours as long as this lives, whoever of us listens on it, or nobody: then connections are
 /// refused.
@@ -23,7 +25,7 @@ impl ReservedPort {
         Self::on((Ipv4Addr::LOCALHOST, 0).into())
     }
 
-    pub(crate) fn on(address: SocketAddr) -> io::Result<Self> {
+    fn on(address: SocketAddr) -> io::Result<Self> {
         bound(address).map(Self)
     }
 
@@ -36,7 +38,7 @@ impl ReservedPort {
         self.0.local_addr()
     }
 
-    pub(crate) fn listen(&self) -> io::Result<TcpListener> {
+    fn listen(&self) -> io::Result<TcpListener> {
         bound(self.address()?)?.listen(1024)
     }
 }
@@ -46,4 +48,51 @@ fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
+}
+
+/// The port of a server, which stays its own while nobody listens.
+#[derive(Debug)]
+pub(crate) struct Door {
+    port: ReservedPort,
+    listener: Option<TcpListener>,
+}
+
+impl Door {
+    /// Closed.
+    pub(crate) fn on(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { port: ReservedPort::on(address)?, listener: None })
+    }
+
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.port.address()
+    }
+
+    /// The next connection. Cancel safe.
+    pub(crate) async fn accept(&self) -> io::Result<TcpStream> {
+        match &self.listener {
+            Some(listener) => listener.accept().await.map(|(stream, _)| stream),
+            None => pending().await,
+        }
+    }
+
+    pub(crate) fn open(&mut self) -> io::Result<()> {
+        if self.listener.is_none() {
+            self.listener = Some(self.port.listen()?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            // A process that is just being forked may hold the socket too. Where this does not work on a listener, it
+            // listens until that process has started its program.
+            rustix::net::shutdown(&listener, Shutdown::Both).ok();
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.close();
+    }
 }

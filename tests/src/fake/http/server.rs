@@ -6,14 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::net::Shutdown;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::PATH;
-use super::port::ReservedPort;
+use super::port::Door;
 use super::serve::Incarnation;
 use crate::fake::ledger::{Event, Ledger, LedgerWatch, LedgerWriter};
 use crate::fake::lex::ScriptError;
@@ -61,9 +59,8 @@ impl FakeHttp {
     /// As above, or the address cannot be bound.
     pub async fn start_on(address: SocketAddr, script: &str) -> io::Result<Self> {
         let script = Script::parse(script).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let port = ReservedPort::on(address)?;
-        let address = port.address()?;
-        let mut door = Door { port, listener: None };
+        let mut door = Door::on(address)?;
+        let address = door.address()?;
         door.open()?;
         let script = Arc::new(Mutex::new(script));
         let ledger = watch::Sender::new(Ledger::default());
@@ -172,43 +169,6 @@ impl Drop for FakeHttp {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The port, which stays ours while nobody listens.
-#[derive(Debug)]
-struct Door {
-    port: ReservedPort,
-    listener: Option<TcpListener>,
-}
-
-impl Door {
-    async fn accept(&self) -> io::Result<TcpStream> {
-        match &self.listener {
-            Some(listener) => listener.accept().await.map(|(stream, _)| stream),
-            None => pending().await,
-        }
-    }
-
-    fn open(&mut self) -> io::Result<()> {
-        if self.listener.is_none() {
-            self.listener = Some(self.port.listen()?);
-        }
-        Ok(())
-    }
-
-    fn close(&mut self) {
-        if let Some(listener) = self.listener.take() {
-            // A process that is just being forked may hold the socket too. Where this does not work on a listener, it
-            // listens until that process has started its program.
-            rustix::net::shutdown(&listener, Shutdown::Both).ok();
-        }
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.close();
-    }
 }
 
 struct Supervisor {
