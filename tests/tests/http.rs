@@ -1,6 +1,7 @@
 //! The scenarios over streamable HTTP: real sockets on loopback, so nothing here asserts a time.
 
 mod clock;
+mod front;
 mod k02;
 mod k03;
 mod k04;
