@@ -109,14 +109,13 @@ pub(crate) async fn next<T>(events: &mut Events, wanted: impl Fn(&Event) -> Opti
     found.ok_or_else(|| format!("not the event that was waited for, only {seen:?}"))
 }
 
-/// Shuts the connection down: every status that was told since, but for that.
-pub(crate) async fn statuses(connection: Connection, mut events: Events) -> Result<Vec<Status>, String> {
+/// Shuts the connection down: every status that was told since the events were subscribed to, but for that.
+pub(crate) async fn statuses(connection: &Connection, events: &mut Events) -> Result<Vec<Status>, String> {
     timeout(PATIENCE, connection.shutdown()).await.map_err(|_| "the connection does not shut down")?;
-    drop(connection);
     let mut seen = Vec::new();
     while let Some(event) = events.next().await {
         match event {
-            Event::Status { status: Status::Shutdown, .. } => {}
+            Event::Status { status: Status::Shutdown, .. } => break,
             Event::Status { status, .. } => seen.push(status),
             _ => {}
         }

@@ -17,6 +17,8 @@ use std::process::ExitCode;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::proxied::fronted;
+
 /// What a check showed.
 pub(crate) enum Shown {
     Held(String),
@@ -27,14 +29,24 @@ pub(crate) enum Shown {
 type Check = fn() -> BoxFuture<'static, Result<Shown, String>>;
 
 const CHECKS: &[(&str, Check)] = &[
-    ("nginx cuts the idle stream", || proxied::idle_stream_is_cut().boxed()),
-    ("nginx loses patience with a call", || proxied::slow_calls().boxed()),
-    ("nginx before a dead server", || proxied::dead_server().boxed()),
-    ("nginx before a frozen server", || proxied::frozen_server().boxed()),
-    ("nginx before a server that restarts", || proxied::restarts().boxed()),
-    ("nginx is restarted itself", || proxied::front_restarts().boxed()),
+    ("nginx cuts the idle stream", || fronted("", |front| proxied::idle_stream_is_cut(front).boxed()).boxed()),
+    ("nginx loses patience with a call", || fronted(SLOW, |front| proxied::slow_calls(front).boxed()).boxed()),
+    ("nginx before a dead server", || fronted(IN_FLIGHT, |front| proxied::dead_server(front).boxed()).boxed()),
+    ("nginx before a frozen server", || fronted("", |front| proxied::frozen_server(front).boxed()).boxed()),
+    ("nginx before a server that restarts", || fronted("", |front| proxied::restarts(front).boxed()).boxed()),
+    ("nginx is restarted itself", || fronted("", |front| proxied::front_restarts(front).boxed()).boxed()),
     ("ss kills idle connections", || sockets::idle_connections_are_killed().boxed()),
 ];
+
+/// Calls that take longer than nginx waits; one of them has something to say meanwhile.
+const SLOW: &str = "call write#1 commit, delay 6s, ok
+call echo#1 commit, delay 6s, ok
+call write#2 progress 6 every 1s, ok";
+
+/// Calls that are in flight when the first process is killed.
+const IN_FLIGHT: &str = "spawn 1:
+call write#1 commit, never
+call echo#1 commit, never";
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use mcp_reconnect::core::Status;
 use mcp_reconnect::{Connection, Event, Events};
 use mcp_reconnect_tests::fake::{Event as Seen, HttpEvent, Ledger};
@@ -15,19 +15,33 @@ use crate::nginx::{Nginx, READ_TIMEOUT};
 /// How many callers wait while the server is away, half of them with a tool that is not annotated.
 const CALLERS: usize = 50;
 
-struct Fronted {
-    // In this order: whoever calls goes first.
+/// A server, nginx before it, and a connection through both.
+pub(crate) struct Fronted {
     connection: Connection,
     events: Events,
     nginx: Nginx,
     server: Server,
 }
 
-async fn fronted(script: &str) -> Result<Fronted, String> {
-    let server = Server::start(script).await?;
-    let nginx = Nginx::start(server.port()?).await?;
-    let (connection, events) = connect(&server, nginx.port()?).await?;
-    Ok(Fronted { connection, events, nginx, server })
+/// Sets all of it up for a check, and ends it afterwards, whatever came of it.
+pub(crate) async fn fronted(
+    script: &str,
+    check: impl for<'a> FnOnce(&'a mut Fronted) -> BoxFuture<'a, Result<String, String>>,
+) -> Result<Shown, String> {
+    let mut server = Server::start(script).await?;
+    let mut nginx = Nginx::start(server.port()?).await?;
+    let shown = match connect(&server, nginx.port()?).await {
+        Ok((connection, events)) => {
+            let mut front = Fronted { connection, events, nginx, server };
+            let shown = check(&mut front).await;
+            front.connection.shutdown().await;
+            (nginx, server) = (front.nginx, front.server);
+            shown
+        }
+        Err(why) => Err(why),
+    };
+    nginx.kill().await.and(server.kill().await)?;
+    shown.map(Shown::Held)
 }
 
 impl Fronted {
@@ -90,8 +104,7 @@ fn shortest_gap(ledger: &Ledger) -> Option<Duration> {
 }
 
 /// Again and again, after three seconds: the stream is opened again, and that is all.
-pub(crate) async fn idle_stream_is_cut() -> Result<Shown, String> {
-    let front = fronted("").await?;
+pub(crate) async fn idle_stream_is_cut(front: &mut Fronted) -> Result<String, String> {
     let cuts = 6;
     for number in 1..=cuts {
         let again = |ledger: &Ledger| ledger.gets() == number + 1 && ledger.open_streams() == 1;
@@ -108,19 +121,14 @@ pub(crate) async fn idle_stream_is_cut() -> Result<Shown, String> {
     ensure(pings <= cuts, || format!("{pings} pings for {cuts} cuts"))?;
     let counts = (ledger.initializes(), ledger.executions("write"), ledger.calls("write"));
     ensure(counts == (1, cuts, cuts), || format!("initializes, runs, calls: {counts:?}"))?;
-    let Fronted { connection, events, nginx, server } = front;
-    let told = statuses(connection, events).await?;
+    let told = statuses(&front.connection, &mut front.events).await?;
     ensure(told.is_empty(), || format!("told of the session: {told:?}"))?;
-    drop((nginx, server));
-    Ok(Shown::Held(format!("{cuts} cuts, {pings} probes, one session, every call answered; shortest gap {gap:.1?}")))
+    Ok(format!("{cuts} cuts, {pings} probes, one session, every call answered; shortest gap {gap:.1?}"))
 }
 
 /// A call that takes longer than the front waits: told as what it is, and the session is not to blame. Progress is
 /// something to say.
-pub(crate) async fn slow_calls() -> Result<Shown, String> {
-    let script = "call write#1 commit, delay 6s, ok\ncall echo#1 commit, delay 6s, ok\n\
-                  call write#2 progress 6 every 1s, ok";
-    let front = fronted(script).await?;
+pub(crate) async fn slow_calls(front: &mut Fronted) -> Result<String, String> {
     let cause = unknown(&front.connection, "write", "slow").await?;
     ensure(cause.contains("504"), || format!("a 504 is told as {cause}"))?;
     answered(&front.connection, "echo", "slow at first").await?;
@@ -129,17 +137,13 @@ pub(crate) async fn slow_calls() -> Result<Shown, String> {
     let runs = (ledger.executions("write"), ledger.calls("write"), ledger.calls("echo"), ledger.initializes());
     ensure(runs == (2, 2, 2, 1), || format!("runs and calls of write, calls of echo, initializes: {runs:?}"))?;
     ensure(front.nginx.answered(504, "POST") == 2, || "not two 504".to_owned())?;
-    let told = statuses(front.connection, front.events).await?;
+    let told = statuses(&front.connection, &mut front.events).await?;
     ensure(told.is_empty(), || format!("told of the session: {told:?}"))?;
-    Ok(Shown::Held(
-        "unannotated: outcome unknown, run once; annotated: answered at the second try; same session".into(),
-    ))
+    Ok("unannotated: outcome unknown, run once; annotated: answered at the second try; same session".into())
 }
 
 /// 502 in HTML until it is back.
-pub(crate) async fn dead_server() -> Result<Shown, String> {
-    let script = "spawn 1:\n call write#1 commit, never\n call echo#1 commit, never";
-    let mut front = fronted(script).await?;
+pub(crate) async fn dead_server(front: &mut Fronted) -> Result<String, String> {
     let in_flight = |tool| {
         let connection = front.connection.clone();
         tokio::spawn(async move { call(&connection, tool, "in flight").await })
@@ -163,12 +167,11 @@ pub(crate) async fn dead_server() -> Result<Shown, String> {
     ensure(matches!(outcome, Outcome::Answered), || format!("the echo in flight: {outcome:?}"))?;
     let runs = front.server.ledger()?.of_spawn(2).executions("write");
     ensure(runs == writes, || format!("{writes} answered, {runs} runs"))?;
-    Ok(Shown::Held(format!("down ({cause}); {served} of {CALLERS} answered when it was back, {runs} runs of write")))
+    Ok(format!("down ({cause}); {served} of {CALLERS} answered when it was back, {runs} runs of write"))
 }
 
 /// SIGSTOP: 504 until it goes on.
-pub(crate) async fn frozen_server() -> Result<Shown, String> {
-    let mut front = fronted("").await?;
+pub(crate) async fn frozen_server(front: &mut Fronted) -> Result<String, String> {
     front.server.signal(Signal::STOP)?;
     let patient = tokio::spawn({
         let connection = front.connection.clone();
@@ -185,12 +188,11 @@ pub(crate) async fn frozen_server() -> Result<Shown, String> {
     }
     let runs = front.server.ledger()?.executions("write");
     ensure((5..=6).contains(&runs), || format!("{runs} runs of five calls and one of unknown outcome"))?;
-    Ok(Shown::Held(format!("outcome unknown ({cause}), down ({down}), session {epoch} when it went on; {runs} runs")))
+    Ok(format!("outcome unknown ({cause}), down ({down}), session {epoch} when it went on; {runs} runs"))
 }
 
 /// It forgets its sessions, and nginx hides that it was away.
-pub(crate) async fn restarts() -> Result<Shown, String> {
-    let mut front = fronted("").await?;
+pub(crate) async fn restarts(front: &mut Fronted) -> Result<String, String> {
     // Idle.
     front.server.kill().await?;
     front.server.start_again().await?;
@@ -207,14 +209,13 @@ pub(crate) async fn restarts() -> Result<Shown, String> {
         format!("{writes} answered, {unknown} unknown, {runs} runs")
     })?;
     ensure(ledger.initializes_with_session() == 0, || "an initialize with an old session".to_owned())?;
-    Ok(Shown::Held(format!(
+    Ok(format!(
         "idle: noticed, session {second}; {CALLERS} at once: {served} answered, {unknown} unknown, none doubled"
-    )))
+    ))
 }
 
 /// The front itself goes away and comes back; the server keeps its sessions.
-pub(crate) async fn front_restarts() -> Result<Shown, String> {
-    let mut front = fronted("").await?;
+pub(crate) async fn front_restarts(front: &mut Fronted) -> Result<String, String> {
     front.nginx.kill().await?;
     let cause = front.until_down().await?;
     let waiting = front.callers("waiting");
@@ -227,5 +228,5 @@ pub(crate) async fn front_restarts() -> Result<Shown, String> {
     ensure((served, unknown) == (CALLERS, 0), || format!("{served} answered, {unknown} unknown"))?;
     let runs = front.server.ledger()?.executions("write");
     ensure(runs == writes, || format!("{writes} answered, {runs} runs"))?;
-    Ok(Shown::Held(format!("down ({cause}); {served} of {CALLERS} answered when it was back, {runs} runs")))
+    Ok(format!("down ({cause}); {served} of {CALLERS} answered when it was back, {runs} runs"))
 }

@@ -63,9 +63,15 @@ fn ended(ledger: &Ledger) -> Vec<Kind> {
 
 /// One connection of an idle session is destroyed, and a call follows at once. `None`: `ss -K` does not work.
 async fn round(side: Side, pick: usize) -> Result<Option<Kind>, String> {
-    let server = Server::start("").await?;
+    let mut server = Server::start("").await?;
+    let kind = hit(&server, side, pick).await;
+    server.kill().await?;
+    kind
+}
+
+async fn hit(server: &Server, side: Side, pick: usize) -> Result<Option<Kind>, String> {
     let port = server.port()?;
-    let (connection, events) = connect(&server, port).await?;
+    let (connection, mut events) = connect(server, port).await?;
     answered(&connection, "echo", "warm").await?;
     let idle = |ledger: &Ledger| ledger.open_requests() == 1 && ledger.open_streams() == 1;
     server.until("nothing but the stream", idle).await?;
@@ -85,7 +91,7 @@ async fn round(side: Side, pick: usize) -> Result<Option<Kind>, String> {
     ensure(counts == (2, 2, 1), || format!("{kind:?}, {side:?}: calls, runs, initializes: {counts:?}"))?;
     let gets = if kind == Kind::Stream { 2 } else { 1 };
     ensure(ledger.gets() == gets, || format!("{kind:?}, {side:?}: {} GETs", ledger.gets()))?;
-    let told = statuses(connection, events).await?;
+    let told = statuses(&connection, &mut events).await?;
     ensure(told.is_empty(), || format!("{kind:?}, {side:?}: told of the session: {told:?}"))?;
     Ok(Some(kind))
 }
