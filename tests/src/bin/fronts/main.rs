@@ -17,7 +17,8 @@ use std::process::ExitCode;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::proxied::fronted;
+use crate::nginx::Setup::{Buffered, Keepalive, Unbuffered};
+use crate::proxied::{dead_server, front_restarts, fronted, frozen_server, idle_stream_is_cut, restarts, slow_calls};
 
 /// What a check showed.
 pub(crate) enum Shown {
@@ -29,12 +30,14 @@ pub(crate) enum Shown {
 type Check = fn() -> BoxFuture<'static, Result<Shown, String>>;
 
 const CHECKS: &[(&str, Check)] = &[
-    ("nginx cuts the idle stream", || fronted("", |front| proxied::idle_stream_is_cut(front).boxed()).boxed()),
-    ("nginx loses patience with a call", || fronted(SLOW, |front| proxied::slow_calls(front).boxed()).boxed()),
-    ("nginx before a dead server", || fronted(IN_FLIGHT, |front| proxied::dead_server(front).boxed()).boxed()),
-    ("nginx before a frozen server", || fronted("", |front| proxied::frozen_server(front).boxed()).boxed()),
-    ("nginx before a server that restarts", || fronted("", |front| proxied::restarts(front).boxed()).boxed()),
-    ("nginx is restarted itself", || fronted("", |front| proxied::front_restarts(front).boxed()).boxed()),
+    ("nginx cuts the idle stream", || fronted(Unbuffered, "", |front| idle_stream_is_cut(front).boxed()).boxed()),
+    ("nginx buffers the stream", || fronted(Buffered, "", |front| idle_stream_is_cut(front).boxed()).boxed()),
+    ("nginx loses patience with a call", || fronted(Unbuffered, SLOW, |front| slow_calls(front).boxed()).boxed()),
+    ("nginx before a dead server", || fronted(Unbuffered, IN_FLIGHT, |front| dead_server(front).boxed()).boxed()),
+    ("nginx before a frozen server", || fronted(Unbuffered, "", |front| frozen_server(front).boxed()).boxed()),
+    ("nginx before a server that restarts", || fronted(Unbuffered, "", |front| restarts(front).boxed()).boxed()),
+    ("nginx with dead connections", || fronted(Keepalive, "", |front| restarts(front).boxed()).boxed()),
+    ("nginx is restarted itself", || fronted(Unbuffered, "", |front| front_restarts(front).boxed()).boxed()),
     ("ss kills idle connections", || sockets::idle_connections_are_killed().boxed()),
 ];
 

@@ -13,6 +13,17 @@ use crate::process::{PATIENCE, Process};
 /// How long it waits for a server to say something, in seconds.
 pub(crate) const READ_TIMEOUT: u32 = 3;
 
+/// How it is set up, beside its timeouts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setup {
+    /// As it should be before streams: it passes on what it has.
+    Unbuffered,
+    /// As it comes: what is a little waits for more, the heads of streams included.
+    Buffered,
+    /// It keeps connections to the server open, and finds out at the next request that they are dead.
+    Keepalive,
+}
+
 /// Where Debian and others put it, which is not in every user's path.
 const PROGRAMS: [&str; 3] = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
 
@@ -26,10 +37,10 @@ pub(crate) struct Nginx {
 
 impl Nginx {
     /// In front of the server at this loopback port.
-    pub(crate) async fn start(upstream: u16) -> Result<Self, String> {
+    pub(crate) async fn start(setup: Setup, upstream: u16) -> Result<Self, String> {
         let port = ReservedPort::new().map_err(|error| error.to_string())?;
         let mut nginx = Self { process: None, folder: Folder::new()?, port };
-        let config = config(nginx.port()?, upstream);
+        let config = config(setup, nginx.port()?, upstream);
         fs::write(nginx.folder.0.join("nginx.conf"), config).map_err(|error| error.to_string())?;
         nginx.start_again().await?;
         Ok(nginx)
@@ -75,7 +86,9 @@ fn line(status: u16, verb: &str) -> String {
     format!("answered {status} {verb} ")
 }
 
-fn config(listen: u16, upstream: u16) -> String {
+fn config(setup: Setup, listen: u16, upstream: u16) -> String {
+    let buffering = if setup == Setup::Buffered { "on" } else { "off" };
+    let keepalive = if setup == Setup::Keepalive { "keepalive 4;" } else { "" };
     format!(
         r#"worker_processes 1;
 pid nginx.pid;
@@ -89,13 +102,17 @@ http {{
     fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
+    upstream mcp {{
+        server 127.0.0.1:{upstream} max_fails=0;
+        {keepalive}
+    }}
     server {{
         listen 127.0.0.1:{listen};
         location / {{
-            proxy_pass http://127.0.0.1:{upstream};
+            proxy_pass http://mcp;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
-            proxy_buffering off;
+            proxy_buffering {buffering};
             proxy_connect_timeout {READ_TIMEOUT}s;
             proxy_read_timeout {READ_TIMEOUT}s;
         }}

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::Shown;
 use crate::front::{Outcome, Server, answered, call, connect, ensure, next, ready_after, statuses, unknown};
-use crate::nginx::{Nginx, READ_TIMEOUT};
+use crate::nginx::{Nginx, READ_TIMEOUT, Setup};
 
 /// How many callers wait while the server is away, half of them with a tool that is not annotated.
 const CALLERS: usize = 50;
@@ -25,11 +25,12 @@ pub(crate) struct Fronted {
 
 /// Sets all of it up for a check, and ends it afterwards, whatever came of it.
 pub(crate) async fn fronted(
+    setup: Setup,
     script: &str,
     check: impl for<'a> FnOnce(&'a mut Fronted) -> BoxFuture<'a, Result<String, String>>,
 ) -> Result<Shown, String> {
     let mut server = Server::start(script).await?;
-    let mut nginx = Nginx::start(server.port()?).await?;
+    let mut nginx = Nginx::start(setup, server.port()?).await?;
     let shown = match connect(&server, nginx.port()?).await {
         Ok((connection, events)) => {
             let mut front = Fronted { connection, events, nginx, server };
