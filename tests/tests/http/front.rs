@@ -268,6 +268,37 @@ async fn front_idle_connections_reset() {
     front.untouched("reset").await;
 }
 
+/// The standing stream alone breaks, with a message in it: the call beside it is answered, the stream opened again.
+#[tokio::test]
+async fn front_standing_stream_cut() {
+    for end in [End::Close, End::Reset] {
+        for after in [0, 20] {
+            let script = "get ok, retry 1ms\ncall write notify message standing, delay 500ms, ok";
+            let front = fronted(script, config(|config| config)).await;
+            front.cut_next(Direction::Responses, after, end).await;
+            assert_eq!(text(soon(front.call("write", "beside")).await.unwrap()), "beside", "{end:?} after {after}");
+            soon(front.server.watch().wait_until(|ledger| ledger.streams() == 2 && ledger.open_streams() == 1)).await;
+            let ledger = front.server.ledger();
+            assert_eq!((ledger.executions("write"), ledger.gets(), front.proxy.stats().cut), (1, 2, 1), "{end:?}");
+            front.untouched("stream").await;
+        }
+    }
+}
+
+/// The host slept, and the NAT forgot every connection meanwhile: the session is asked at once, and what cannot be told
+/// from a dead one is rebuilt on fresh sockets.
+#[tokio::test]
+async fn front_wake_behind_a_nat() {
+    let mut front = fronted("", attentive()).await;
+    wave(&front.connection, 20).await; // leaves many connections in the pool
+    assert!(soon(front.proxy.freeze()).await.unwrap() >= 4);
+    front.connection.resumed();
+    assert_eq!(loss(&mut front.events).await, FailureClass::Unresponsive);
+    assert_eq!(soon(until_ready(&mut front.events)).await, 2);
+    wave(&front.connection, 5).await;
+    assert_eq!(front.server.ledger().executions("write"), 25);
+}
+
 /// Reset and called at the same moment: the call finds out first, or the pool does. It runs once, or its caller is told.
 #[tokio::test]
 async fn front_reset_beside_calls() {
