@@ -49,7 +49,7 @@ pub use error::CallError;
 pub use event::{Event, Events};
 pub use mcp_reconnect_core as core;
 #[cfg(feature = "http")]
-pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh};
+pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh, Resolve};
 #[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use session::Session;

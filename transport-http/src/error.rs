@@ -66,18 +66,15 @@ impl ExchangeError {
     pub(crate) fn request(error: &reqwest::Error, target: &str) -> Self {
         let causes = causes(error);
         let connecting = error.is_connect();
-        let class = if causes.iter().any(|cause| is_rejected_certificate(*cause)) {
-            FailureClass::Permanent
-        } else {
-            FailureClass::Transport
-        };
+        let rejected = causes.iter().any(|cause| is_rejected_certificate(*cause));
+        let class = if rejected { FailureClass::Permanent } else { FailureClass::Transport };
         let mut texts: Vec<String> = Vec::new();
         for text in causes.iter().map(ToString::to_string) {
             if !texts.iter().any(|known| known.contains(&text)) {
                 texts.push(text);
             }
         }
-        let hop = if causes.iter().any(|cause| cause.is::<rustls::Error>()) {
+        let hop = if rejected || causes.iter().any(|cause| cause.is::<rustls::Error>()) {
             "TLS with"
         } else if texts.iter().any(|text| text.contains("dns error")) {
             "the resolver, for"
@@ -120,22 +117,29 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)
     found
 }
 
+/// The alerts by which a server rejects our certificate, or that there is none.
+const REJECTIONS: [AlertDescription; 8] = [
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnsupportedCertificate,
+];
+
 /// Whether the other side's certificate was rejected, or ours by it. A handshake that breaks off is neither.
 fn is_rejected_certificate(error: &(dyn Error + 'static)) -> bool {
-    use AlertDescription as Alert;
     match error.downcast_ref::<rustls::Error>() {
         Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
-        Some(rustls::Error::AlertReceived(alert)) => matches!(
-            alert,
-            Alert::BadCertificate
-                | Alert::CertificateExpired
-                | Alert::CertificateRequired
-                | Alert::CertificateRevoked
-                | Alert::CertificateUnknown
-                | Alert::UnknownCA
-                | Alert::UnsupportedCertificate
-        ),
-        _ => false,
+        Some(rustls::Error::AlertReceived(alert)) => REJECTIONS.contains(alert),
+        Some(_) => false,
+        // With TLS 1.3 the alert follows the handshake, and an HTTP/2 connection keeps nothing of it but its words.
+        None => {
+            let text = error.to_string();
+            REJECTIONS.into_iter().any(|alert| rustls::Error::AlertReceived(alert).to_string() == text)
+        }
     }
 }
 
@@ -148,6 +152,17 @@ mod tests {
         let rejected = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let wrapped = io::Error::other(io::Error::other(rejected));
         assert!(causes(&wrapped).into_iter().any(is_rejected_certificate));
+        for alert in [AlertDescription::HandshakeFailure, AlertDescription::InternalError] {
+            assert!(!is_rejected_certificate(&rustls::Error::AlertReceived(alert)), "{alert:?}");
+        }
+        for (text, rejected) in [
+            ("received fatal alert: CertificateRequired", true),
+            ("received fatal alert: HandshakeFailure", false),
+            ("connection error received: not a result of an error (b\"received fatal alert: UnknownCA\")", false),
+        ] {
+            let words = io::Error::other(text);
+            assert_eq!(causes(&words).into_iter().any(is_rejected_certificate), rejected, "{text}");
+        }
         let broken = io::Error::other(io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof"));
         assert!(!causes(&broken).into_iter().any(is_rejected_certificate));
     }

@@ -37,6 +37,8 @@ mod exchange;
 pub mod headers;
 #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the client reads all of a message"))]
 mod message;
+#[cfg(feature = "client")]
+mod resolve;
 mod retry_after;
 #[cfg(feature = "client")]
 mod server;
@@ -52,6 +54,8 @@ pub use credentials::{Credentials, Refresh};
 pub use error::{ExchangeError, Reach};
 #[cfg(feature = "client")]
 pub use exchange::Rest;
+#[cfg(feature = "client")]
+pub use resolve::Resolve;
 pub use retry_after::retry_after;
 #[cfg(feature = "client")]
 pub use rustls::pki_types;

@@ -16,6 +16,7 @@ use rustls_platform_verifier::Verifier;
 
 use crate::client::HttpClient;
 use crate::credentials::{Credentials, Renewal};
+use crate::resolve::{Hook, Resolve};
 
 /// How long a message or an event may be, in bytes, unless [`HttpServer::frame_limit`] says otherwise.
 pub const DEFAULT_FRAME_LIMIT: NonZeroUsize = NonZeroUsize::new(16 * 1024 * 1024).unwrap();
@@ -40,6 +41,7 @@ pub struct HttpServer {
     pub(crate) renewal: Option<Arc<Renewal>>,
     connect_timeout: Duration,
     proxy: Option<Url>,
+    resolver: Option<Arc<dyn Resolve>>,
     roots: Vec<CertificateDer<'static>>,
     identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
     tls: Arc<OnceLock<ClientConfig>>,
@@ -65,6 +67,7 @@ impl HttpServer {
             renewal: None,
             connect_timeout: CONNECT_TIMEOUT,
             proxy: None,
+            resolver: None,
             roots: Vec::new(),
             identity: None,
             tls: Arc::default(),
@@ -110,6 +113,13 @@ impl HttpServer {
             .map_err(|error| ServerError::permanent(format!("the proxy's URL cannot be read: {error}")))?;
         self.proxy = Some(url);
         Ok(self)
+    }
+
+    /// Asks this for the addresses of the server's name, and of the proxy's. Default: the system's resolver. Either is
+    /// asked anew for each connection.
+    pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
+        self.resolver = Some(resolver);
+        self
     }
 
     /// Trusts these certificates beside those of the platform.
@@ -177,6 +187,9 @@ impl HttpServer {
             .retry(reqwest::retry::never())
             .connect_timeout(self.connect_timeout)
             .tcp_nodelay(true);
+        if let Some(resolver) = &self.resolver {
+            builder = builder.dns_resolver(Hook(resolver.clone()));
+        }
         if let Some(proxy) = &self.proxy {
             let proxy = reqwest::Proxy::all(proxy.clone());
             builder = builder.proxy(proxy.map_err(|error| ServerError::permanent(format!("no proxy: {error}")))?);

@@ -1,7 +1,9 @@
 //! The client against a server that does exactly what a test says.
 
+mod addresses;
 mod exchange;
 mod network;
+mod servers;
 mod standing;
 mod support;
 mod tls;

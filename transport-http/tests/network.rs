@@ -1,4 +1,4 @@
-//! The way to the server: addresses, redirects, proxies, pooled connections.
+//! The way to the server: redirects, proxies, pooled connections.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use mcp_reconnect_http::{HttpServer, Reach};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::servers::tls::{Front, Passes, acceptor, root};
+use crate::servers::tunnel::tunnels;
 use crate::support::{Server, Step, answer, json};
 use crate::{CALL, Peer, RESULT, in_time};
 
@@ -21,14 +23,6 @@ async fn a_refused_connection_has_sent_nothing_and_is_named() {
     let error = Peer::of(&HttpServer::new(&format!("http://{address}/")).unwrap()).exchange(CALL).await.unwrap_err();
     assert_eq!((error.sent, error.failure.class, error.reach), (Sent::No, FailureClass::Transport, Reach::Doubt));
     assert!(error.cause.contains(&address.to_string()) && error.cause.contains("refused"), "{error}");
-}
-
-#[tokio::test]
-async fn a_name_without_address_is_the_resolvers_fault() {
-    let server = HttpServer::new("http://no-such-host.invalid/").unwrap();
-    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
-    assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport));
-    assert!(error.cause.contains("resolver") && error.cause.contains("no-such-host.invalid"), "{error}");
 }
 
 #[tokio::test]
@@ -47,14 +41,6 @@ async fn a_connection_that_is_not_made_in_time_has_sent_nothing() {
     let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
     assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport), "{error}");
     assert!(error.cause.contains(&address.to_string()), "{error}");
-}
-
-#[tokio::test]
-async fn both_address_families_are_tried() {
-    // `localhost` is ::1 as well, where nobody listens.
-    let server = Server::start(|_| json(RESULT)).await;
-    let url = format!("http://localhost:{}/mcp", server.address.port());
-    Peer::of(&HttpServer::new(&url).unwrap()).exchange(CALL).await.unwrap();
 }
 
 #[tokio::test]
@@ -140,6 +126,28 @@ async fn a_configured_proxy_is_used_even_for_loopback() {
         HttpServer::new("http://localhost:1/mcp").unwrap().proxy(&format!("http://{}", proxy.address)).unwrap();
     Peer::of(&server).exchange(CALL).await.unwrap();
     assert_eq!(proxy.requests()[0].path, "http://localhost:1/mcp");
+}
+
+/// What goes through a tunnel is between the client and the server; both hops are named when it fails.
+#[tokio::test]
+async fn a_tunnel_carries_tls_to_the_server() {
+    let server = Server::start(|_| json(RESULT)).await;
+    for (protocols, known_root) in [(&["http/1.1"][..], true), (&[], false)] {
+        let front = Front::start(&server, acceptor(protocols, false), Passes::All).await;
+        let proxy = tunnels(([127, 0, 0, 1], front.port).into()).await;
+        let through = HttpServer::new("https://server.example/mcp").unwrap().proxy(&proxy.url).unwrap();
+        let through = if known_root { through.extra_roots([root()]) } else { through };
+        let outcome = Peer::of(&through).exchange(CALL).await;
+        assert_eq!(*proxy.asked.borrow(), ["CONNECT server.example:443 HTTP/1.1"]);
+        if known_root {
+            outcome.unwrap();
+        } else {
+            let error = outcome.unwrap_err();
+            assert_eq!((error.failure.class, error.sent), (FailureClass::Permanent, Sent::No), "{error}");
+            assert!(error.cause.contains("TLS with server.example:443 through the proxy 127.0.0.1:"), "{error}");
+        }
+    }
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]

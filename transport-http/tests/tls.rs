@@ -1,77 +1,155 @@
-//! TLS: what is trusted, and what a failure of it means.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! TLS: what is trusted, what is shown, and what a failure of it means.
 
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_http::HttpServer;
-use mcp_reconnect_http::pki_types::pem::PemObject;
-use mcp_reconnect_http::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncWriteExt, copy, sink};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::default_provider;
 
-use crate::support::json;
-use crate::{CALL, Peer, RESULT};
+use crate::addresses::fixed;
+use crate::servers::http2::{Fate, Http2Server};
+use crate::servers::tls::{Front, Passes, acceptor, client, root, stranger};
+use crate::support::{Server, json};
+use crate::{CALL, Peer, RESULT, in_time};
 
-/// The key of this root is gone; the server's own is for tests only.
-fn root() -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(include_bytes!("certs/ca.pem")).unwrap()
+async fn backend() -> Server {
+    Server::start(|_| json(RESULT)).await
 }
 
-/// A server with a certificate for `localhost` that a root of the tests has signed; each request gets one answer.
-async fn serve() -> (String, tokio::task::JoinHandle<()>) {
-    let chain = vec![CertificateDer::from_pem_slice(include_bytes!("certs/server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("certs/server.key")).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key).unwrap()));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
-    let serving = tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let Ok(mut stream) = acceptor.accept(socket).await else { continue };
-            let mut buffer = vec![0; 4096];
-            drop(stream.read(&mut buffer).await);
-            for step in json(RESULT) {
-                if let crate::support::Step::Write(bytes) = step {
-                    drop(stream.write_all(&bytes).await);
-                }
-            }
-            drop(stream.shutdown().await);
-        }
-    });
-    (url, serving)
+fn trusting(url: &str) -> HttpServer {
+    HttpServer::new(url).unwrap().extra_roots([root()])
 }
 
 #[tokio::test]
 async fn an_extra_root_is_trusted_and_an_unknown_one_is_permanent() {
-    let (url, serving) = serve().await;
-    let server = HttpServer::new(&url).unwrap();
-    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+    let server = backend().await;
+    let front = Front::start(&server, acceptor(&[], false), Passes::All).await;
+    let error = Peer::of(&HttpServer::new(&front.url()).unwrap()).exchange(CALL).await.unwrap_err();
     assert_eq!((error.failure.class, error.sent), (FailureClass::Permanent, Sent::No), "{error}");
     assert!(error.cause.contains("TLS") && error.cause.contains("certificate"), "{error}");
-    Peer::of(&server.extra_roots([root()])).exchange(CALL).await.unwrap();
-    serving.abort();
+    Peer::of(&trusting(&front.url())).exchange(CALL).await.unwrap();
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
+async fn a_certificate_for_another_name_is_permanent() {
+    let server = backend().await;
+    let front = Front::start(&server, acceptor(&[], false), Passes::All).await;
+    // It is good for `localhost` and `127.0.0.1`.
+    Peer::of(&trusting(&format!("https://127.0.0.1:{}/", front.port))).exchange(CALL).await.unwrap();
+    let elsewhere = trusting(&format!("https://other.localhost:{}/", front.port));
+    let elsewhere = elsewhere.resolver(fixed(&["127.0.0.1"]));
+    let error = Peer::of(&elsewhere).exchange(CALL).await.unwrap_err();
+    assert_eq!((error.failure.class, error.sent), (FailureClass::Permanent, Sent::No), "{error}");
+    assert_eq!(server.requests().len(), 1);
+}
+
+/// Before the first byte, within the ServerHello, and within what is encrypted; the client tries once.
+#[tokio::test]
 async fn a_handshake_that_breaks_off_is_transient() {
+    for bytes in [0, 40, 300] {
+        let server = backend().await;
+        let front = Front::start(&server, acceptor(&[], false), Passes::Bytes(bytes)).await;
+        let error = Peer::of(&trusting(&front.url())).exchange(CALL).await.unwrap_err();
+        assert_eq!((error.failure.class, error.sent), (FailureClass::Transport, Sent::No), "{bytes}: {error}");
+        assert!(!error.cause.contains("certificate"), "{bytes}: {error}");
+    }
+}
+
+/// A balancer that has nothing better to say yet.
+#[tokio::test]
+async fn what_is_no_tls_is_transient() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
-    let accepted = Arc::new(AtomicUsize::new(0));
-    let count = accepted.clone();
-    let serving = tokio::spawn(async move {
-        while let Ok((mut socket, _)) = listener.accept().await {
-            count.fetch_add(1, Ordering::SeqCst);
-            drop(socket.read(&mut [0; 4096]).await);
-        }
-    });
-    let error = Peer::of(&HttpServer::new(&url).unwrap().extra_roots([root()])).exchange(CALL).await.unwrap_err();
+    let peer = Peer::of(&trusting(&format!("https://{}/", listener.local_addr().unwrap())));
+    let answers = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\n").await.unwrap();
+        drop(copy(&mut socket, &mut sink()).await); // until the client hangs up
+    };
+    let (outcome, ()) = in_time(async { tokio::join!(peer.exchange(CALL), answers) }).await;
+    let error = outcome.unwrap_err();
     assert_eq!((error.failure.class, error.sent), (FailureClass::Transport, Sent::No), "{error}");
-    assert_eq!(accepted.load(Ordering::SeqCst), 1);
-    serving.abort();
+    assert!(error.cause.contains("TLS"), "{error}");
+}
+
+/// With TLS 1.3 the server's verdict comes after the handshake, over HTTP/2 as an error of the connection.
+#[tokio::test]
+async fn a_client_certificate_that_is_missing_or_unknown_is_permanent() {
+    let http1 = backend().await;
+    let front = Front::start(&http1, acceptor(&["http/1.1"], true), Passes::All).await;
+    let http2 = Http2Server::start(acceptor(&["h2"], true), |_| Fate::Answer(RESULT)).await;
+    for url in [front.url(), http2.url()] {
+        let (stranger, client) = (stranger(), client());
+        for (server, says) in [
+            (trusting(&url), "CertificateRequired"),
+            (trusting(&url).identity(stranger.0, stranger.1), "CertificateUnknown"),
+        ] {
+            let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+            assert_eq!(error.failure.class, FailureClass::Permanent, "{error}");
+            assert!(error.cause.contains("TLS") && error.cause.contains(says), "{error}");
+        }
+        Peer::of(&trusting(&url).identity(client.0, client.1)).exchange(CALL).await.unwrap();
+    }
+    assert_eq!((http1.requests().len(), http2.runs().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn the_protocol_is_agreed_on() {
+    let server = backend().await;
+    for (protocols, agreed) in [(&["http/1.1"][..], Some(b"http/1.1".to_vec())), (&[], None)] {
+        let front = Front::start(&server, acceptor(protocols, false), Passes::All).await;
+        Peer::of(&trusting(&front.url())).exchange(CALL).await.unwrap();
+        assert_eq!(*front.protocols.borrow(), [agreed]);
+    }
+    // Both are offered: the server's choice is HTTP/2, on one connection for all.
+    let server = Http2Server::start(acceptor(&["h2", "http/1.1"], false), |_| Fate::Answer(RESULT)).await;
+    let peer = Peer::of(&trusting(&server.url()));
+    for _ in 0..3 {
+        peer.exchange(CALL).await.unwrap();
+    }
+    assert_eq!(server.runs(), [(0, CALL.to_owned()), (0, CALL.to_owned()), (0, CALL.to_owned())]);
+}
+
+/// Whatever an HTTP/2 connection says about a request that did run, nothing below us sends it again.
+#[tokio::test]
+async fn no_request_is_repeated_over_http2() {
+    for fate in [Fate::Refuse, Fate::GoAway, Fate::Hangup] {
+        let how = fate.clone();
+        let server = Http2Server::start(acceptor(&["h2"], false), move |run| match run {
+            1 => how.clone(),
+            _ => Fate::Answer(RESULT),
+        })
+        .await;
+        let peer = Peer::of(&trusting(&server.url()));
+        peer.exchange(CALL).await.unwrap();
+        let error = peer.exchange(CALL).await.unwrap_err();
+        assert_eq!((error.failure.class, error.sent), (FailureClass::Transport, Sent::Maybe), "{fate:?}: {error}");
+        assert_eq!(server.runs().len(), 2, "{fate:?}");
+        // The next one finds a connection.
+        peer.exchange(CALL).await.unwrap();
+        assert_eq!(server.runs().len(), 3, "{fate:?}");
+    }
+}
+
+/// A server that leaves lets what it has begun come to its end; what comes later goes to the next one.
+#[tokio::test]
+async fn a_goaway_ends_no_request_that_is_under_way() {
+    let done = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let permits = done.clone();
+    let server = Http2Server::start(acceptor(&["h2"], false), move |run| match run {
+        0 => Fate::Leave(RESULT, permits.clone()),
+        _ => Fate::Answer(RESULT),
+    })
+    .await;
+    let peer = Peer::of(&trusting(&server.url()));
+    let under_way = peer.exchange(CALL);
+    let meanwhile = async {
+        server.until_runs(1).await;
+        done.add_permits(1);
+    };
+    let (answered, ()) = in_time(async { tokio::join!(under_way, meanwhile) }).await;
+    answered.unwrap();
+    peer.exchange(CALL).await.unwrap();
+    let connections: Vec<_> = server.runs().into_iter().map(|(connection, _)| connection).collect();
+    assert_eq!(connections, [0, 1]);
 }
