@@ -5,6 +5,7 @@ mod front;
 mod k02;
 mod k03;
 mod k04;
+mod k04_tls;
 mod k05;
 mod k06;
 mod k08;
@@ -23,6 +24,8 @@ mod k23;
 mod k24;
 mod k25;
 mod k26;
+mod k26_tls;
+mod tls;
 
 use mcp_reconnect::http::HttpConnector;
 use mcp_reconnect::{Builder, Connection, Events, HttpServer};

@@ -1,36 +1,22 @@
-//! K04: an answer is an answer, a transient failure is tried again, a permanent one is not.
-
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! K04: an answer is an answer, a transient failure is tried again, a permanent one is not. Its TLS half is in `k04_tls`.
 
 use mcp_reconnect::core::{Breaker, FailureClass, ParkReason, Refusal, Status, WakeCause};
-use mcp_reconnect::http::HttpConnector;
-use mcp_reconnect::{Builder, CallError, Connection, Event, Events, HttpServer};
+use mcp_reconnect::{Builder, CallError, Connection, Event, Events};
 use mcp_reconnect_tests::fake::FakeHttp;
 use rmcp::model::CallToolResponse;
-use tokio::io::{AsyncReadExt, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::k02::{soon, wave};
 use super::{builder, ready, serve};
 use crate::support::*;
 
 /// Fast steps, for outages that are shown by their order and not by their length.
-fn fast(builder: Builder) -> Builder {
+pub(super) fn fast(builder: Builder) -> Builder {
     builder
         .config(config(|config| config.min_dial_interval(millis(10)).backoff(millis(50)).demand_interval(millis(50))))
 }
 
 /// Waits for the next failure that is told, with its class and its cause.
-async fn next_failure(events: &mut Events) -> (Status, FailureClass, String) {
+pub(super) async fn next_failure(events: &mut Events) -> (Status, FailureClass, String) {
     loop {
         match soon(events.next()).await.expect("a connection") {
             Event::Status { status, failure: Some(failure), cause }
@@ -44,7 +30,7 @@ async fn next_failure(events: &mut Events) -> (Status, FailureClass, String) {
 }
 
 /// Waits until the connection is up again, having parked never.
-async fn until_back(events: &mut Events) {
+pub(super) async fn until_back(events: &mut Events) {
     let seen = soon(until_status(events, |status| matches!(status, Status::Ready(_) | Status::Parked(_)))).await;
     assert!(matches!(seen.last(), Some(Status::Ready(_))), "{seen:?}");
 }
@@ -284,156 +270,4 @@ async fn k04_the_cause_reaches_whoever_asks() {
         Err(error @ CallError::Refused { .. }) => assert!(error.to_string().contains(&cause), "{error}"),
         other => panic!("{other:?}"),
     }
-}
-
-/// What answers at the port of a server with TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Face {
-    /// Reads the ClientHello, and closes.
-    Truncated,
-    /// A certificate that nobody vouches for.
-    SelfSigned,
-    /// A certificate for `localhost` of a root that the client trusts.
-    Good,
-}
-
-/// TLS in front of a fake server. Ends with it.
-struct Tls {
-    url: String,
-    face: watch::Sender<Face>,
-    accepted: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Tls {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-fn acceptor(certificate: &[u8], key: &[u8]) -> TlsAcceptor {
-    let chain = vec![CertificateDer::from_pem_slice(certificate).unwrap()];
-    let key = PrivateKeyDer::from_pem_slice(key).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key).unwrap()))
-}
-
-async fn tls(server: &FakeHttp, face: Face, truncated: usize) -> Tls {
-    let good = acceptor(
-        include_bytes!("../../../transport-http/tests/certs/server.pem"),
-        include_bytes!("../../../transport-http/tests/certs/server.key"),
-    );
-    let self_signed = acceptor(include_bytes!("certs/self-signed.pem"), include_bytes!("certs/self-signed.key"));
-    let (listener, backend) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address());
-    let url = format!("https://localhost:{}/mcp", listener.local_addr().unwrap().port());
-    let (faces, accepted) = (watch::Sender::new(face), Arc::new(AtomicUsize::new(0)));
-    let (face, count) = (faces.subscribe(), accepted.clone());
-    let task = tokio::spawn(async move {
-        let mut connections = tokio::task::JoinSet::new();
-        while let Ok((mut socket, _)) = listener.accept().await {
-            let number = count.fetch_add(1, Ordering::SeqCst);
-            match *face.borrow() {
-                _ if number < truncated => {
-                    _ = connections.spawn(async move { drop(socket.read(&mut [0; 4096]).await) })
-                }
-                Face::Truncated => _ = connections.spawn(async move { drop(socket.read(&mut [0; 4096]).await) }),
-                Face::SelfSigned => _ = connections.spawn(forward(self_signed.clone(), socket, backend)),
-                Face::Good => _ = connections.spawn(forward(good.clone(), socket, backend)),
-            }
-        }
-    });
-    Tls { url, face: faces, accepted, task }
-}
-
-async fn forward(acceptor: TlsAcceptor, socket: TcpStream, backend: SocketAddr) {
-    let Ok(mut stream) = acceptor.accept(socket).await else { return };
-    let Ok(mut backend) = TcpStream::connect(backend).await else { return };
-    drop(copy_bidirectional(&mut stream, &mut backend).await);
-}
-
-fn trusting(url: &str) -> Builder {
-    let root = CertificateDer::from_pem_slice(include_bytes!("../../../transport-http/tests/certs/ca.pem")).unwrap();
-    Connection::builder(HttpConnector::new(HttpServer::new(url).unwrap().extra_roots([root]))).seed(7)
-}
-
-/// Also R015, its first half.
-#[tokio::test]
-async fn k04_tls_truncated() {
-    let server = serve("").await;
-    let tls = tls(&server, Face::Good, 3).await;
-    let connection = fast(trusting(&tls.url)).build().unwrap();
-    let mut events = connection.events();
-    for _ in 0..3 {
-        let (state, class, cause) = next_failure(&mut events).await;
-        assert_eq!((state, class), (Status::TransientFailure, FailureClass::Transport), "{cause}");
-        assert!(!cause.contains("certificate"), "{cause}");
-    }
-    assert_eq!(soon(until_ready(&mut events)).await, 4);
-    wave(&connection, 3).await;
-    assert_eq!((server.ledger().initializes(), connection.snapshot().stats.failures), (1, 3));
-    soon(connection.shutdown()).await;
-}
-
-/// Also R015, its second half: once, and never again by itself before the slow probe.
-#[tokio::test]
-async fn k04_tls_self_signed() {
-    let server = serve("").await;
-    let tls = tls(&server, Face::SelfSigned, 0).await;
-    let connection = trusting(&tls.url).build().unwrap();
-    let mut events = connection.events();
-    let (state, class, cause) = next_failure(&mut events).await;
-    assert_eq!((state, class), (Status::Parked(ParkReason::Permanent), FailureClass::Permanent), "{cause}");
-    assert!(cause.contains("certificate"), "{cause}");
-    for _ in 0..10 {
-        match soon(connection.call_tool(tool("echo"))).await {
-            Err(CallError::Refused { why: Refusal::Parked(ParkReason::Permanent), cause: Some(told), .. }) => {
-                assert_eq!(*told, *cause);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!((tls.accepted.load(Ordering::SeqCst), connection.snapshot().stats.dials), (1, 1));
-    // A certificate that was replaced is seen at a user's word.
-    tls.face.send_replace(Face::Good);
-    connection.wake(WakeCause::Operator);
-    assert_eq!(soon(until_ready(&mut events)).await, 2);
-    wave(&connection, 3).await;
-    soon(connection.shutdown()).await;
-}
-
-/// The slow probe finds it out as well.
-#[tokio::test]
-async fn k04_tls_self_signed_is_probed() {
-    let server = serve("").await;
-    let tls = tls(&server, Face::SelfSigned, 0).await;
-    let config = config(|config| config.park_probe(millis(700)).park_probe_max(millis(700)));
-    let connection = trusting(&tls.url).config(config).build().unwrap();
-    let mut events = connection.events();
-    let (state, ..) = next_failure(&mut events).await;
-    assert_eq!(state, Status::Parked(ParkReason::Permanent));
-    tls.face.send_replace(Face::Good);
-    // What was parked is told once: no event but Ready.
-    assert!(matches!(soon(next_status(&mut events)).await, Status::Ready(_)));
-    soon(connection.shutdown()).await;
-}
-
-/// In mid-session too: a restart behind a balancer whose handshakes break off is an outage like any other.
-#[tokio::test]
-async fn k04_tls_truncated_in_mid_session() {
-    let server = serve("").await;
-    let tls = tls(&server, Face::Good, 0).await;
-    let connection = fast(trusting(&tls.url)).build().unwrap();
-    let mut events = connection.events();
-    assert_eq!(soon(until_ready(&mut events)).await, 1);
-    tls.face.send_replace(Face::Truncated);
-    server.restart().await;
-    for _ in 0..2 {
-        let (state, class, cause) = next_failure(&mut events).await;
-        assert_eq!((state, class), (Status::TransientFailure, FailureClass::Transport), "{cause}");
-    }
-    tls.face.send_replace(Face::Good);
-    until_back(&mut events).await;
-    wave(&connection, 3).await;
-    soon(connection.shutdown()).await;
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mcp_reconnect::core::{Breaker, FailureClass, Refusal, State, Status, Then, WakeCause};
-use mcp_reconnect::{CallError, Connection, Events};
+use mcp_reconnect::http::HttpConnector;
+use mcp_reconnect::link::Connector;
+use mcp_reconnect::{CallError, Connection, Events, HttpServer};
 use mcp_reconnect_tests::fake::FakeHttp;
 
 use super::{builder, ready, serve};
@@ -278,4 +280,12 @@ async fn k21_a_restart_under_twenty_connections() {
     }
     let ledger = server.ledger();
     assert_eq!((ledger.of_spawn(2).initializes(), ledger.executions("echo")), (20, 20));
+}
+
+/// Unless the host says otherwise: who lost the same server at the same time does not come back at the same time.
+#[test]
+fn k21_redials_are_spread_by_default() {
+    let connector = HttpConnector::new(HttpServer::new("http://localhost/mcp").unwrap());
+    assert_eq!(connector.config(), config(|knobs| knobs.redial_spread(millis(250))));
+    assert_ne!(connector.config(), config(|knobs| knobs));
 }

@@ -24,12 +24,12 @@ const VARIABLES: [&str; 8] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"];
 
 /// Where to go, in a process that another one has started.
-fn told() -> Option<String> {
+pub(super) fn told() -> Option<String> {
     std::env::var(URL).ok()
 }
 
 /// Runs the test's other half with these variables, and no other that is about proxies.
-async fn in_a_process(test: &str, url: &str, variables: &[(&str, &str)]) {
+pub(super) async fn in_a_process(test: &str, url: &str, variables: &[(&str, &str)]) {
     let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env(URL, url).kill_on_drop(true);
     for name in VARIABLES {
@@ -62,7 +62,7 @@ async fn fails(builder: Builder) -> Arc<str> {
 }
 
 /// A proxy that makes tunnels to one server, whatever it is asked for.
-struct Proxy {
+pub(super) struct Proxy {
     address: SocketAddr,
     tunnels: Arc<AtomicUsize>,
     task: JoinHandle<()>,
@@ -70,7 +70,7 @@ struct Proxy {
 
 impl Proxy {
     /// `answer`: the status line for a CONNECT.
-    async fn start(answer: &'static str, target: SocketAddr) -> Self {
+    pub(super) async fn start(answer: &'static str, target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let tunnels = Arc::new(AtomicUsize::new(0));
@@ -96,11 +96,11 @@ impl Proxy {
         Self { address, tunnels, task }
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn tunnels(&self) -> usize {
+    pub(super) fn tunnels(&self) -> usize {
         self.tunnels.load(Ordering::SeqCst)
     }
 }
