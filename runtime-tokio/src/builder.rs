@@ -163,7 +163,8 @@ impl Builder {
     }
 
     /// Goes on where an earlier process stopped ([`Connection::memory`]): a server that was parked, or waited for its
-    /// next dial, is dialled when the rest of that wait is over, unless a caller or a wake brings it forward.
+    /// next dial, is dialled when the rest of that wait is over, unless a caller or a wake brings it forward. Any other
+    /// one is dialled at once.
     pub fn restore(mut self, memory: Memory) -> Self {
         self.memory = Some(memory);
         self

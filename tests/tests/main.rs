@@ -26,5 +26,6 @@ mod k24;
 mod k25;
 mod lifetime;
 mod seeds;
+mod state;
 mod status;
 mod support;

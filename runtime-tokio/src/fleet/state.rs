@@ -6,8 +6,8 @@
 //! without it, everything is found out again.
 //!
 //! ```no_run
-//! # use mcp_reconnect::{Connection, fleet::state::{Saver, ServerState, State, StateFile}, stdio::StdioConnector};
-//! # async fn host(connector: StdioConnector) -> Result<(), Box<dyn std::error::Error>> {
+//! # use mcp_reconnect::{Connection, fleet::state::{Saver, ServerState, State, StateFile}, link::Connector};
+//! # async fn host(connector: impl Connector) -> Result<(), Box<dyn std::error::Error>> {
 //! let file = StateFile::new("/var/lib/my-host/mcp-state.json");
 //! let (kept, warnings) = file.load();
 //! for warning in &warnings {
@@ -72,6 +72,8 @@ pub use file::{MAX_SIZE, StateFile};
 pub use saver::{FINISH_TIMEOUT, SAVE_INTERVAL, Saver};
 pub use warning::{StateProblem, StateWarning};
 
+type Tools = Option<Arc<[Item<Tool>]>>;
+
 /// What is kept about all servers, by name.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
@@ -88,7 +90,7 @@ pub struct ServerState {
     era: EraFacts,
     memory: Memory,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "tools")]
-    tools: Option<Arc<[Item<Tool>]>>,
+    tools: Tools,
     /// What the host keeps beside it; null for nothing.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub approvals: Value,
@@ -193,19 +195,17 @@ impl ServerState {
 
 /// Tools as the texts that they were read from. One that cannot be read is left out: the server lists it again.
 mod tools {
-    use std::sync::Arc;
-
-    use rmcp::model::Tool;
     use serde::{Deserialize, Deserializer, Serializer};
     use serde_json::value::RawValue;
 
+    use super::Tools;
     use crate::catalogue::Item;
 
-    pub(super) fn serialize<S: Serializer>(tools: &Option<Arc<[Item<Tool>]>>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(tools: &Tools, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(tools.iter().flat_map(|tools| tools.iter()).map(Item::json))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<[Item<Tool>]>>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Tools, D::Error> {
         let texts = Option::<Vec<Box<RawValue>>>::deserialize(from)?;
         Ok(texts.map(|texts| texts.into_iter().filter_map(|text| Item::from_json(text).ok()).collect()))
     }

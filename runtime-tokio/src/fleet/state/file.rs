@@ -168,7 +168,7 @@ fn open(target: &Path) -> Result<Option<File>, StateProblem> {
 }
 
 /// The entries of a file of ours. One without a byte in it is ours: somebody made it for us.
-fn parse(bytes: &[u8]) -> Result<BTreeMap<String, &RawValue>, StateProblem> {
+pub(super) fn parse(bytes: &[u8]) -> Result<BTreeMap<String, &RawValue>, StateProblem> {
     if bytes.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -182,9 +182,9 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<String, &RawValue>, StateProblem> {
         return Err(StateProblem::Foreign);
     }
     let damaged = |error: serde_json::Error| StateProblem::Damaged(error.to_string());
-    match serde_json::from_str(member("version").unwrap_or_default()).map_err(damaged)? {
-        VERSION => {}
-        version => return Err(StateProblem::Version(version)),
+    match member("version") {
+        Some(version) if version == VERSION.to_string() => {}
+        version => return Err(StateProblem::Version(version.map_or("unknown", frame::excerpt).to_owned())),
     }
     let servers = members.iter().find(|(name, _)| name == "servers").map(|(_, servers)| *servers);
     serde_json::from_str(servers.map_or("", RawValue::get)).map_err(damaged)

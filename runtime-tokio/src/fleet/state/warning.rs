@@ -20,8 +20,8 @@ pub struct StateWarning {
 pub enum StateProblem {
     /// It is of another program. Neither read nor written.
     Foreign,
-    /// It is of another version of the format. Neither read nor written.
-    Version(u64),
+    /// It is of another version of the format: this one, as the file says it. Neither read nor written.
+    Version(String),
     /// It is a folder, a device or a pipe. Neither read nor written.
     NotAFile,
     /// It is, or would be, larger than [`MAX_SIZE`]. Neither read nor written.
