@@ -238,6 +238,7 @@ async fn state_what_was_kept_is_withdrawn_when_the_server_does_not_come() {
     assert_eq!(offered(&connection), None);
     // The next start offers nothing; what it was is still known.
     host.stop(connection).await;
+    assert!(host.kept().catalogue().is_some_and(|known| known.tool("write").is_some()));
     let (connection, mut events) = host.start(&server);
     assert_eq!(offered(&connection), None);
     server.set_script("tools echo(readOnly)").unwrap();
