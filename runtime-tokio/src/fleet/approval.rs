@@ -234,6 +234,18 @@ impl Approvals {
         Self { servers: parts.into_iter().filter_map(read).collect() }
     }
 
+    /// How many tools of this server something is known of.
+    pub(crate) fn count(&self, server: &str) -> usize {
+        self.servers.get(server).map_or(0, BTreeMap::len)
+    }
+
+    /// Forgets the tools of a server that are not to be kept.
+    pub(crate) fn retain(&mut self, server: &str, keep: impl Fn(&str) -> bool) {
+        if let Some(tools) = self.servers.get_mut(server) {
+            tools.retain(|tool, _| keep(tool));
+        }
+    }
+
     /// Forgets a server: all its tools are seen for the first time when they are seen again. Whether there was any.
     pub fn forget(&mut self, server: &str) -> bool {
         self.servers.remove(server).is_some()

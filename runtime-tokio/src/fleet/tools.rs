@@ -1,7 +1,6 @@
 //! The tools of many servers as one list.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use rmcp::model::Tool;
@@ -10,6 +9,13 @@ use super::approval::{Approvals, Aspect, CataloguePolicy, Fingerprint, Verdict};
 use super::names::ToolNaming;
 use crate::catalogue::{Catalogue, Item, Part, canonical};
 use crate::config::ToolFilter;
+
+mod report;
+
+pub use report::{LookupError, Notice, ToolsDiff};
+
+/// Of how many tools that a server does not list at present something is remembered.
+const MAX_ABSENT: usize = 10_000;
 
 /// The tools that several servers offer, each under its [public name](ToolNaming).
 ///
@@ -21,6 +27,8 @@ use crate::config::ToolFilter;
 /// that was offered under it. Should a tool come to a name that another one has had (see [`ToolNaming`]), it is not
 /// offered, even when that other one is gone: no call ever reaches a tool that the caller has not seen under this name.
 /// What has a name depends on the order of the servers' coming there, and only there.
+///
+/// What a server no longer lists is remembered, up to 10,000 tools a server: then those are forgotten, and it is told.
 #[derive(Clone, Debug, Default)]
 pub struct FleetTools {
     naming: ToolNaming,
@@ -89,162 +97,6 @@ pub struct Withheld {
     /// What tells this version of it from others.
     pub fingerprint: Fingerprint,
 }
-
-/// What one step changed in what is offered, by public name, each in ascending order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ToolsDiff {
-    /// What is offered and was not.
-    pub added: Vec<String>,
-    /// What was offered and is not.
-    pub removed: Vec<String>,
-    /// What was offered and is, with any member of it different. Whether it is stale does not count.
-    pub changed: Vec<String>,
-    /// What an operator should know of this step.
-    pub notices: Vec<Notice>,
-    /// Whether [`FleetTools::approvals`] are not what they were, and should be kept anew.
-    pub approvals_changed: bool,
-}
-
-impl ToolsDiff {
-    /// Whether the same is offered as before, whatever else there is to tell.
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
-    }
-
-    fn between(old: &[FleetTool], new: &[FleetTool]) -> Self {
-        let by_name = |tools: &[FleetTool]| -> BTreeMap<Arc<str>, FleetTool> {
-            tools.iter().map(|tool| (tool.name.clone(), tool.clone())).collect()
-        };
-        let (old, new) = (by_name(old), by_name(new));
-        let mut diff = Self::default();
-        diff.removed.extend(old.keys().filter(|name| !new.contains_key(*name)).map(ToString::to_string));
-        for (name, tool) in &new {
-            match old.get(name) {
-                None => diff.added.push(name.to_string()),
-                Some(was) if !was.reads_like(tool) => diff.changed.push(name.to_string()),
-                Some(_) => {}
-            }
-        }
-        diff
-    }
-}
-
-/// Something about a server's list that an operator should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Notice {
-    /// The server lists two tools of this name; the first counts. Told once.
-    ListedTwice {
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-    },
-    /// The public name of this tool has been another one's: it is not offered. Told once.
-    NameTaken {
-        /// The public name.
-        name: Arc<str>,
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-    },
-    /// The tool is not what was approved, and is offered as it is now ([`CataloguePolicy::Warn`]).
-    Changed {
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-        /// In what it differs.
-        changed: Vec<Aspect>,
-    },
-    /// The tool is not what was approved, and is withheld ([`CataloguePolicy::Refuse`]). Told once for each version of it.
-    Withheld {
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-        /// In what it differs.
-        changed: Vec<Aspect>,
-    },
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ListedTwice { server, tool } => {
-                write!(f, "{server:?} lists {tool:?} more than once: the first one counts")
-            }
-            Self::NameTaken { name, server, tool } => {
-                write!(f, "{tool:?} of {server:?} is not offered: {name:?} is the name of another tool")
-            }
-            Self::Changed { server, tool, changed } => {
-                write!(f, "{tool:?} of {server:?} is not what it was: {} changed", Aspects(changed))
-            }
-            Self::Withheld { server, tool, changed } => {
-                write!(f, "{tool:?} of {server:?} awaits approval: {} changed", Aspects(changed))
-            }
-        }
-    }
-}
-
-struct Aspects<'a>(&'a [Aspect]);
-
-impl fmt::Display for Aspects<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, aspect) in self.0.iter().enumerate() {
-            write!(f, "{}{aspect}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
-
-/// Why no tool is offered under a public name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LookupError {
-    /// None ever was.
-    Unknown,
-    /// The server lists it, and its filter leaves it out.
-    Filtered {
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-    },
-    /// The server lists it, and it is not the one that was approved.
-    AwaitsApproval {
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-        /// In what it differs.
-        changed: Vec<Aspect>,
-    },
-    /// One was; its server does not list it now, or is withdrawn.
-    NotOffered {
-        /// The server.
-        server: Arc<str>,
-        /// Its name of the tool.
-        tool: Arc<str>,
-    },
-}
-
-impl fmt::Display for LookupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("no server offers a tool of this name"),
-            Self::Filtered { server, tool } => write!(f, "{tool:?} of {server:?} is filtered out"),
-            Self::AwaitsApproval { server, tool, changed } => {
-                write!(f, "{tool:?} of {server:?} awaits approval: {} changed", Aspects(changed))
-            }
-            Self::NotOffered { server, tool } => write!(f, "{server:?} does not offer {tool:?} any more"),
-        }
-    }
-}
-
-impl std::error::Error for LookupError {}
 
 impl FleetTools {
     /// Nothing yet; with what was approved before.
@@ -408,6 +260,13 @@ impl FleetTools {
             } else if taken.insert(owner.tool.clone()) {
                 notices.push(Notice::NameTaken { name, server: owner.server, tool: owner.tool });
             }
+        }
+        if self.approvals.count(server) > names.len() + MAX_ABSENT {
+            self.approvals.retain(server, |tool| names.contains(tool));
+            self.owners.retain(|_, owner| owner.server != *server || names.contains(&owner.tool));
+            entry.reported = Default::default();
+            notices.push(Notice::Forgotten { server: server.clone() });
+            approvals_changed = true;
         }
         let diff = ToolsDiff::between(&entry.offered, &offered);
         entry.index = offered.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();

@@ -262,3 +262,28 @@ fn why_a_tool_is_not_there_is_told() {
     tools.forget(&server);
     assert_eq!(tools.lookup("s__read").unwrap_err(), LookupError::Unknown);
 }
+
+/// A server that names its tools anew in each list does not fill the memory.
+#[test]
+fn what_is_remembered_of_a_server_is_bounded() {
+    let mut tools = FleetTools::default();
+    let bystander = [tool("read", "reads")];
+    set(&mut tools, "bystander", Refuse, &bystander);
+    set(&mut tools, "s", Refuse, &[tool("read", "reads"), tool("list", "")]);
+    let listing = |round: usize| -> Vec<Value> {
+        let random = (0..4_000).map(|at| tool(&format!("{round}-{at}"), ""));
+        // Listed all the time, and withheld: it stays so.
+        random.chain([tool("read", "sends")]).collect()
+    };
+    let told: Vec<_> = (0..4).map(|round| set(&mut tools, "s", Refuse, &listing(round)).notices).collect();
+    let forgotten = Notice::Forgotten { server: named("s") };
+    assert_eq!(
+        told.iter().map(|notices| notices.contains(&forgotten)).collect::<Vec<_>>(),
+        [false, false, false, true]
+    );
+    assert_eq!((tools.approvals().count("s"), tools.owners.len()), (4_001, 4_002));
+    assert!(matches!(tools.lookup("s__read"), Err(LookupError::AwaitsApproval { .. })));
+    assert_eq!(tools.lookup("s__list").unwrap_err(), LookupError::Unknown);
+    assert_eq!(set(&mut tools, "s", Refuse, &[tool("read", "reads")]).added, ["s__read"]);
+    assert_eq!(set(&mut tools, "bystander", Refuse, &bystander), ToolsDiff::default());
+}
