@@ -74,6 +74,12 @@ fn value(inside: &str, env: Env<'_>) -> Result<String, String> {
     }
 }
 
+/// Whether a text is a variable in the writing of other clients: `$NAME`, `{env:NAME}`.
+pub(super) fn looks_like_a_variable(text: &str) -> bool {
+    let braced = |(at, _): (usize, &str)| !text[..at].ends_with('$');
+    text.strip_prefix('$').is_some_and(is_name) || text.match_indices("{env:").any(braced)
+}
+
 fn is_name(name: &str) -> bool {
     is_id(name) && !name.starts_with(|c: char| c.is_ascii_digit()) && !name.contains('-')
 }
@@ -117,6 +123,21 @@ mod tests {
             ("ü${A}ü", "üaü"),
         ] {
             assert_eq!(expand(text, &env).as_deref(), Ok(expanded), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_writings_of_variables_are_noticed() {
+        for (text, noticed) in [
+            ("$TOKEN", true),
+            ("Bearer {env:TOKEN}", true),
+            ("${TOKEN}", false),
+            ("${env:TOKEN}", false),
+            ("$", false),
+            ("$5 only", false),
+            ("pa$$word", false),
+        ] {
+            assert_eq!(looks_like_a_variable(text), noticed, "{text}");
         }
     }
 

@@ -192,13 +192,14 @@ mod tests {
     fn comments_and_trailing_commas_leave_the_rest_where_it_is() {
         for (text, json) in [
             ("[1, 2,]", "[1, 2 ]"),
-            ("[1 , /* ü */ ]", "[1              ]"),
-            ("{\"a\":[],// x\n}", "{\"a\":[]      \n}"),
+            ("[1 , /* ü */ ]", "[1            ]"),
+            ("{\"a\":[],// x\n}", "{\"a\":[]     \n}"),
             ("\"// no\"", "\"// no\""),
             (r#""\"/*",1"#, r#""\"/*",1"#),
             ("\u{feff}{}", "{}"),
         ] {
             assert_eq!(plain(text), json, "{text}");
+            assert_eq!(json.len(), text.trim_start_matches('\u{feff}').len(), "{text}");
         }
     }
 

@@ -103,8 +103,11 @@ fn document(log: &mut Log, text: &str, env: Env<'_>) -> FleetConfig {
     let mut take = |key: &str| members.iter().position(|(name, _)| name == key).map(|at| members.remove(at));
     let ours = take(OURS);
     let container = CONTAINERS.into_iter().find_map(&mut take);
-    for (key, _) in members.iter().filter(|(key, _)| key != "mcp") {
-        scope.warn(key, ProblemKind::Ignored, "is not read beside `mcpServers`");
+    if let Some((read, _)) = &container {
+        // Gemini CLI has an `mcp` that holds no servers.
+        for (key, _) in members.iter().filter(|(key, _)| key != "mcp") {
+            scope.warn(key, ProblemKind::Ignored, format!("is not read beside `{read}`"));
+        }
     }
     let ours = ours.and_then(|(_, value)| scope.object(OURS, value)).unwrap_or_default();
     let defaults = defaults(&mut scope, ours, &mut config);

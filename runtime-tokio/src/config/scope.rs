@@ -1,6 +1,6 @@
 //! Where the reader stands, so that every problem names its place; and the readings that every part shares.
 
-use super::expand::{Env, expand};
+use super::expand::{Env, expand, looks_like_a_variable};
 use super::json::{Json, Members};
 use super::near::near;
 use super::problem::{Problem, ProblemKind};
@@ -87,7 +87,11 @@ impl Scope<'_> {
         self.replaced(field, text)
     }
 
-    pub(super) fn replaced(&mut self, field: &str, text: &str) -> Option<String> {
+    fn replaced(&mut self, field: &str, text: &str) -> Option<String> {
+        if looks_like_a_variable(text) {
+            let text = "looks like a variable and was taken as it stands; variables are written `${NAME}`";
+            self.warn(field, ProblemKind::Variable, text);
+        }
         let wrong = match expand(text, self.env) {
             Ok(expanded) if expanded.contains('\0') => {
                 self.error(field, ProblemKind::Value, "holds a NUL character");

@@ -8,7 +8,7 @@ use super::json::Json;
 use super::problem::ProblemKind;
 use super::scope::{Scope, join};
 use super::settings::{self, OURS, Settings};
-use super::{Endpoint, Http, ServerConfig, ToolFilter};
+use super::{Endpoint, ServerConfig, ToolFilter};
 
 /// The keys that are read, besides [`OURS`].
 const KNOWN: [&str; 21] = [
@@ -67,7 +67,7 @@ const NOT_READ: [(&str, &str); 9] = [
     ("auth", "logins are the host's business"),
     ("authProviderType", "logins are the host's business"),
     ("dev", "servers are not restarted when their files change"),
-    ("envFile", "the file is not read: name its variables under `env`"),
+    ("envFile", "name its variables under `env`"),
     ("headersHelper", "logins are the host's business"),
     ("oauth", "logins are the host's business"),
     ("sandbox", "the server runs without one"),
@@ -209,7 +209,9 @@ fn check(scope: &mut Scope<'_>, server: &ServerConfig) {
         scope.error(&join(OURS, "call_max_timeout"), ProblemKind::Value, text);
     }
     #[cfg(feature = "http")]
-    if let Endpoint::Http(Http { proxy: Some(proxy), .. }) = &server.endpoint {
+    if let Endpoint::Http(http) = &server.endpoint
+        && let Some(proxy) = &http.proxy
+    {
         let checked = mcp_reconnect_http::HttpServer::new("http://localhost/").and_then(|server| server.proxy(proxy));
         if let Err(error) = checked {
             scope.error(&join(OURS, "proxy"), ProblemKind::Value, error.to_string());

@@ -3,6 +3,8 @@
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "http")]
+mod config;
+#[cfg(feature = "http")]
 mod http_link;
 #[cfg(feature = "http")]
 #[path = "../../../transport-http/tests/support/mod.rs"]

@@ -1,0 +1,196 @@
+//! Arbitrary text, arbitrary JSON, arbitrary servers.
+
+use std::collections::BTreeMap;
+
+use mcp_reconnect::CallOptions;
+use mcp_reconnect::config::{CataloguePolicy, Connect, Digest, Endpoint, Http, ServerConfig, Stdio};
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+
+use super::parse;
+
+/// Keys that mean something, and some that do not.
+fn key() -> impl Strategy<Value = String> {
+    let known: &[&str] = &[
+        "mcpServers",
+        "servers",
+        "mcp",
+        "context_servers",
+        "mcp-reconnect",
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "url",
+        "headers",
+        "type",
+        "disabled",
+        "enabled",
+        "timeout",
+        "tools",
+        "include",
+        "backoff",
+        "keepalive",
+        "close_timeout",
+        "max_dials",
+        "frame_limit",
+        "connect",
+        "x",
+        "",
+    ];
+    prop_oneof![9 => proptest::sample::select(known).prop_map(str::to_owned), 1 => any::<String>()]
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let word = proptest::sample::select(
+        &["stdio", "http", "sse", "30s", "0s", "http://h/", "${A}", "${", "$${x}", "off", ""][..],
+    );
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        word.prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 64, 8, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Value::from),
+            vec((key(), inner), 0..8).prop_map(|members| Value::Object(members.into_iter().collect::<Map<_, _>>())),
+        ]
+    })
+}
+
+/// A file that gets past its first lines.
+fn document() -> impl Strategy<Value = Value> {
+    (key(), json(), btree_map(key(), json(), 0..4)).prop_map(|(container, ours, servers)| {
+        let servers = servers.into_iter().collect::<Map<_, _>>();
+        let mut members = Map::new();
+        members.insert("mcp-reconnect".into(), ours);
+        members.insert(container, servers.into());
+        members.into()
+    })
+}
+
+fn endpoint() -> impl Strategy<Value = Endpoint> {
+    let text = || proptest::sample::select(&["", "a", "b", "ab", "program", "arg"][..]).prop_map(str::to_owned);
+    let env = btree_map(text(), proptest::option::of(text()), 0..3);
+    let stdio = (text(), vec(text(), 0..3), env, any::<bool>(), proptest::option::of(text()), 0..2_u64).prop_map(
+        |(program, args, env, clean, cwd, grace)| {
+            let mut stdio = Stdio::new(program);
+            stdio.args = args.into_iter().map(Into::into).collect();
+            stdio.env = env.into_iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
+            stdio.clean_env = clean;
+            stdio.cwd = cwd.map(Into::into);
+            stdio.close_eof += std::time::Duration::from_secs(grace);
+            Endpoint::from(stdio)
+        },
+    );
+    let limit = || proptest::option::of(1..3_usize).prop_map(|limit| limit.and_then(std::num::NonZeroUsize::new));
+    let http = (text(), btree_map(text(), text(), 0..3), proptest::option::of(text()), limit()).prop_map(
+        |(url, headers, proxy, limit)| {
+            let mut http = Http::new(url);
+            http.headers = headers;
+            http.proxy = proxy;
+            http.frame_limit = limit;
+            Endpoint::from(http)
+        },
+    );
+    prop_oneof![stdio, http, text().prop_map(|why| Endpoint::Refused(why.into()))]
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in any::<String>()) {
+        drop(parse(&text));
+    }
+
+    #[test]
+    fn any_text_like_json_is_read_or_refused(text in r#"[\[\]{},:/* "\\a1\n$]{0,60}"#) {
+        drop(parse(&text));
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..200)) {
+        drop(parse(&String::from_utf8_lossy(&bytes)));
+    }
+
+    /// Whatever is refused says why; whatever is read can be built.
+    #[test]
+    fn any_json_is_read_or_refused(document in document()) {
+        match parse(&document.to_string()) {
+            Ok(parsed) => for (name, server) in &parsed.config.servers {
+                prop_assert!(!name.trim().is_empty());
+                prop_assert!(server.machine.close_timeout() > server.connector().close_bound());
+            },
+            Err(errors) => prop_assert!(!errors.problems.is_empty()),
+        }
+    }
+
+    /// Comments and trailing commas change nothing.
+    #[test]
+    fn json_with_comments_is_the_same(document in document()) {
+        let plain = document.to_string();
+        let pretty = serde_json::to_string_pretty(&document).unwrap();
+        let mut lines = pretty.lines().peekable();
+        let mut commented = String::new();
+        while let Some(line) = lines.next() {
+            let last = lines.peek().is_some_and(|next| next.trim_start().starts_with([']', '}']));
+            commented += &format!("/* \" */ {line} {} // , ]\n", if last { "," } else { "" });
+        }
+        match (parse(&plain), parse(&commented)) {
+            (Ok(plain), Ok(commented)) => prop_assert_eq!(plain, commented),
+            (Err(plain), Err(commented)) => prop_assert_eq!(plain, commented),
+            (plain, commented) => prop_assert!(false, "{:?} {:?}", plain, commented),
+        }
+    }
+
+    #[test]
+    fn digests_are_equal_where_endpoints_are(one in endpoint(), other in endpoint()) {
+        let digest = |endpoint: &Endpoint| ServerConfig::new(endpoint.clone()).digest();
+        prop_assert_eq!(digest(&one) == digest(&other), one == other);
+        let text = digest(&one).to_string();
+        prop_assert_eq!(text.parse::<Digest>(), Ok(digest(&one)));
+        prop_assert_eq!(serde_json::from_value::<Digest>(text.into()).unwrap(), digest(&one));
+    }
+}
+
+/// What can be changed while the connection lives does not count.
+#[test]
+fn only_what_needs_a_new_connection_is_in_the_digest() {
+    let plain = ServerConfig::stdio("server", ["--stdio"]);
+    let same = |change: fn(&mut ServerConfig)| {
+        let mut server = plain.clone();
+        change(&mut server);
+        assert_ne!(server, plain);
+        server.digest() == plain.digest()
+    };
+    assert!(same(|s| s.enabled = false));
+    assert!(same(|s| s.connect = Connect::OnDemand));
+    assert!(same(|s| s.calls = CallOptions { max_timeout: Some(std::time::Duration::from_secs(9)), ..s.calls }));
+    assert!(same(|s| s.machine = mcp_reconnect::core::Config::builder().ping_misses(9).build().unwrap()));
+    assert!(same(|s| s.max_in_flight = std::num::NonZeroU32::new(9)));
+    assert!(same(|s| s.tools.exclude.push("a".into())));
+    assert!(same(|s| s.on_change = CataloguePolicy::Refuse));
+    assert!(!same(|s| s.era = mcp_reconnect::EraPolicy::Legacy));
+    assert!(!same(|s| s.require = mcp_reconnect::Require::None));
+}
+
+/// A digest is the key of what was kept about a server: it must be the same tomorrow.
+#[test]
+fn digests_are_what_they_were() {
+    let mut stdio = Stdio::new("npx");
+    stdio.args = ["-y", "server"].map(Into::into).into();
+    stdio.env = BTreeMap::from([("A".into(), Some("1".into())), ("B".into(), None)]);
+    stdio.cwd = Some("/srv".into());
+    let mut http = Http::new("https://example.com/mcp");
+    http.headers.insert("Authorization".into(), "Bearer t".into());
+    let digests = [Endpoint::from(stdio), http.into(), Endpoint::Refused("no".into())]
+        .map(|endpoint| ServerConfig::new(endpoint).digest().to_string());
+    // Counted by another program, from the encoding as it is described.
+    let expected =
+        ["f7852b0aafff47394c2f6635e645ce87", "de1d4e8b30ff1d29c52a6f1659eb6603", "c5266bea5781c8abe131ea772fb10be2"];
+    assert_eq!(digests, expected);
+    assert!("".parse::<Digest>().is_err() && "+".repeat(32).parse::<Digest>().is_err());
+}
