@@ -1,6 +1,8 @@
 //! Arbitrary text, arbitrary JSON, arbitrary servers.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use mcp_reconnect::CallOptions;
 use mcp_reconnect::config::{CataloguePolicy, Connect, Digest, Endpoint, Http, ServerConfig, Stdio};
@@ -73,34 +75,40 @@ fn document() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Endpoints that are mostly alike, so that two of them differ in one place, or in how their parts are cut.
 fn endpoint() -> impl Strategy<Value = Endpoint> {
-    let text = || proptest::sample::select(&["", "a", "b", "ab", "program", "arg"][..]).prop_map(str::to_owned);
-    let env = btree_map(text(), proptest::option::of(text()), 0..3);
-    let stdio = (text(), vec(text(), 0..3), env, any::<bool>(), proptest::option::of(text()), 0..2_u64).prop_map(
-        |(program, args, env, clean, cwd, grace)| {
-            let mut stdio = Stdio::new(program);
+    let text = || proptest::sample::select(&["", "a", "b", "aargb", "ab"][..]).prop_map(str::to_owned);
+    let maybe = || prop_oneof![3 => Just(None), 1 => text().prop_map(Some)];
+    let env = prop_oneof![2 => Just(BTreeMap::new()), 1 => btree_map(text(), proptest::option::of(text()), 1..3)];
+    let limit = || proptest::sample::select(vec![None, None, NonZeroUsize::new(1), NonZeroUsize::new(2)]);
+    let grace = proptest::sample::select(&[0, 0, 0, 1][..]).prop_map(Duration::from_secs);
+    let stdio = (maybe(), vec(text(), 0..3), env, proptest::bool::weighted(0.1), maybe(), limit(), vec(grace, 3))
+        .prop_map(|(program, args, env, clean_env, cwd, frame_limit, graces)| {
+            let mut stdio = Stdio::new(program.unwrap_or_default());
             stdio.args = args.into_iter().map(Into::into).collect();
             stdio.env = env.into_iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
-            stdio.clean_env = clean;
+            stdio.clean_env = clean_env;
             stdio.cwd = cwd.map(Into::into);
-            stdio.close_eof += std::time::Duration::from_secs(grace);
+            stdio.frame_limit = frame_limit;
+            stdio.close_eof += graces[0];
+            stdio.close_term += graces[1];
+            stdio.close_kill += graces[2];
             Endpoint::from(stdio)
-        },
-    );
-    let limit = || proptest::option::of(1..3_usize).prop_map(|limit| limit.and_then(std::num::NonZeroUsize::new));
-    let http = (text(), btree_map(text(), text(), 0..3), proptest::option::of(text()), limit()).prop_map(
-        |(url, headers, proxy, limit)| {
-            let mut http = Http::new(url);
+        });
+    let http =
+        (maybe(), btree_map(text(), text(), 0..3), maybe(), limit()).prop_map(|(url, headers, proxy, frame_limit)| {
+            let mut http = Http::new(url.unwrap_or_default());
             http.headers = headers;
             http.proxy = proxy;
-            http.frame_limit = limit;
+            http.frame_limit = frame_limit;
             Endpoint::from(http)
-        },
-    );
-    prop_oneof![stdio, http, text().prop_map(|why| Endpoint::Refused(why.into()))]
+        });
+    prop_oneof![4 => stdio, 2 => http, 1 => text().prop_map(|why| Endpoint::Refused(why.into()))]
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn any_text_is_read_or_refused(text in any::<String>()) {
         drop(parse(&text));
@@ -147,12 +155,18 @@ proptest! {
     }
 
     #[test]
-    fn digests_are_equal_where_endpoints_are(one in endpoint(), other in endpoint()) {
-        let digest = |endpoint: &Endpoint| ServerConfig::new(endpoint.clone()).digest();
-        prop_assert_eq!(digest(&one) == digest(&other), one == other);
-        let text = digest(&one).to_string();
-        prop_assert_eq!(text.parse::<Digest>(), Ok(digest(&one)));
-        prop_assert_eq!(serde_json::from_value::<Digest>(text.into()).unwrap(), digest(&one));
+    fn digests_are_equal_where_endpoints_are(endpoints in vec(endpoint(), 2..60)) {
+        let digests: Vec<_> = endpoints.iter().map(|endpoint| ServerConfig::new(endpoint.clone()).digest()).collect();
+        for (at, one) in endpoints.iter().enumerate() {
+            for (other, digest) in endpoints.iter().zip(&digests) {
+                prop_assert!((digests[at] == *digest) == (one == other), "{:?} {:?}", one, other);
+            }
+        }
+        for digest in digests {
+            let text = digest.to_string();
+            prop_assert_eq!(text.parse::<Digest>(), Ok(digest));
+            prop_assert_eq!(serde_json::from_value::<Digest>(text.into()).unwrap(), digest);
+        }
     }
 }
 
