@@ -8,11 +8,14 @@ use std::time::{Duration, SystemTime};
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use mcp_reconnect_core::FailureClass;
+use mcp_reconnect_core::replay::Sent;
 use reqwest::{Response, StatusCode};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
 
 use crate::classify::{Asked, Verdict, classify, words};
+use crate::credentials::Unrenewed;
 use crate::error::{ExchangeError, Reach};
 use crate::headers::{STANDARD_HEADERS, ToolHeaders, standard_headers, version_of};
 use crate::message::Message;
@@ -255,7 +258,15 @@ impl HttpClient {
                         renewed = true;
                         match renewal.renew(generation, challenge, interactive).await {
                             Ok(()) => continue,
-                            Err(why) => return Err(refused(&verdict, status, &body, Some(&why))),
+                            Err(Unrenewed { class, why }) => {
+                                let mut error = refused(&verdict, status, &body, Some(&why));
+                                error.failure.class = class;
+                                if class != FailureClass::NeedsAuth && error.reach == Reach::Session {
+                                    // It is as good as never sent: the next session may try to renew them again.
+                                    error.sent = Sent::No;
+                                }
+                                return Err(error);
+                            }
                         }
                     }
                 }
@@ -382,6 +393,8 @@ async fn refusal(mut response: Response) -> String {
 
 fn refused(verdict: &Verdict, status: StatusCode, body: &str, more: Option<&str>) -> ExchangeError {
     let reach = match verdict {
+        // The credentials are good, for other things than this.
+        Verdict::Unauthorized(_) if status == StatusCode::FORBIDDEN => Reach::Exchange,
         Verdict::SessionGone | Verdict::Unauthorized(_) => Reach::Session,
         Verdict::NotFound | Verdict::ServerError(_) => Reach::Doubt,
         Verdict::Answer | Verdict::Forbidden | Verdict::RateLimited(_) | Verdict::Refused => Reach::Exchange,

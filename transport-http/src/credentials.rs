@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use mcp_reconnect_core::FailureClass;
 use tokio::time::timeout;
 
 /// Where the `Authorization` header comes from.
@@ -28,9 +29,19 @@ pub enum Refresh {
     Refreshed,
     /// A user has to log in. With the reason, in words.
     NeedsUser(Arc<str>),
+    /// It did not work this time: who renews them is down, say. The next attempt asks again. With the reason, in words.
+    Failed(Arc<str>),
 }
 
-type Outcome = Result<(), Arc<str>>;
+/// Why credentials were not renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unrenewed {
+    /// [`FailureClass::NeedsAuth`] where it takes a user, else [`FailureClass::Transport`].
+    pub(crate) class: FailureClass,
+    pub(crate) why: Arc<str>,
+}
+
+type Outcome = Result<(), Unrenewed>;
 
 /// Renews credentials, one at a time, for all sessions of a server.
 pub(crate) struct Renewal {
@@ -40,8 +51,10 @@ pub(crate) struct Renewal {
 }
 
 struct State {
-    /// How many renewals there were.
+    /// How many tokens there were, by a renewal of ours or otherwise.
     generation: u64,
+    /// The token of this generation, once it was asked for.
+    token: Option<String>,
     /// What came of the last one.
     last: Outcome,
     running: Option<Shared<BoxFuture<'static, Outcome>>>,
@@ -49,13 +62,26 @@ struct State {
 
 impl Renewal {
     pub(crate) fn new(credentials: Arc<dyn Credentials>, patience: Duration) -> Self {
-        Self { credentials, patience, state: Mutex::new(State { generation: 0, last: Ok(()), running: None }) }
+        let state = State { generation: 0, token: None, last: Ok(()), running: None };
+        Self { credentials, patience, state: Mutex::new(state) }
     }
 
     /// The token to send, and which one it is.
     pub(crate) async fn token(&self) -> (u64, Option<String>) {
-        let generation = self.state().generation;
-        (generation, self.credentials.token().await)
+        let before = self.state().generation;
+        let token = self.credentials.token().await;
+        let mut state = self.state();
+        if state.generation == before {
+            // Their owner has renewed them unasked: a late refusal of the old token is no reason to do it again.
+            if state.token.is_some() && state.token != token {
+                state.generation += 1;
+                state.last = Ok(());
+            }
+            state.token.clone_from(&token);
+        } else if state.token != token {
+            return (before, token);
+        }
+        (state.generation, token)
     }
 
     /// The token of this generation was refused: renews it, or joins whoever does.
@@ -75,6 +101,7 @@ impl Renewal {
         if state.running.as_ref().is_some_and(|known| known.ptr_eq(&running)) {
             state.running = None;
             state.generation += 1;
+            state.token = None;
             state.last.clone_from(&outcome);
         }
         outcome
@@ -83,11 +110,16 @@ impl Renewal {
     fn refresh(&self, challenge: String, interactive: bool) -> Shared<BoxFuture<'static, Outcome>> {
         let (credentials, patience) = (self.credentials.clone(), self.patience);
         async move {
-            match timeout(patience, credentials.refresh(&challenge, interactive)).await {
-                Ok(Refresh::Refreshed) => Ok(()),
-                Ok(Refresh::NeedsUser(why)) => Err(why),
-                Err(_) => Err(format!("the credentials were not renewed within {patience:?}").into()),
-            }
+            let (class, why) = match timeout(patience, credentials.refresh(&challenge, interactive)).await {
+                Ok(Refresh::Refreshed) => return Ok(()),
+                Ok(Refresh::NeedsUser(why)) => (FailureClass::NeedsAuth, why),
+                Ok(Refresh::Failed(why)) => (FailureClass::Transport, why),
+                Err(_) => {
+                    let why = format!("the credentials were not renewed within {patience:?}");
+                    (FailureClass::Transport, why.into())
+                }
+            };
+            Err(Unrenewed { class, why })
         }
         .boxed()
         .shared()
@@ -150,7 +182,10 @@ mod tests {
     async fn a_refusal_is_told_to_all_who_wait() {
         let (credentials, renewal) = renewal(1, true);
         let outcomes = join_all((0..20).map(|_| renewal.renew(0, "Bearer", false))).await;
-        assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(|why| &**why == "log in")));
+        assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(|error| &*error.why == "log in")));
+        assert!(
+            outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(|error| error.class == FailureClass::NeedsAuth))
+        );
         assert_eq!(credentials.asked.load(Ordering::Relaxed), 1);
         // A later attempt may ask again.
         let (generation, _) = renewal.token().await;
@@ -170,6 +205,37 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refresh_has_a_deadline() {
         let (_credentials, renewal) = renewal(0, false);
-        assert!(renewal.renew(0, "Bearer", false).await.is_err_and(|why| why.contains("30s")));
+        let error = renewal.renew(0, "Bearer", false).await.unwrap_err();
+        assert!(error.why.contains("30s"));
+        assert_eq!(error.class, FailureClass::Transport, "who does not answer has not asked for a user");
+    }
+
+    /// A token that its owner renews before it is refused.
+    struct Owned(Mutex<&'static str>, AtomicU32);
+
+    #[async_trait]
+    impl Credentials for Owned {
+        async fn token(&self) -> Option<String> {
+            Some((*self.0.lock().unwrap()).to_owned())
+        }
+
+        async fn refresh(&self, _: &str, _: bool) -> Refresh {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            Refresh::Refreshed
+        }
+    }
+
+    #[tokio::test]
+    async fn a_late_refusal_of_what_was_renewed_unasked_renews_nothing() {
+        let owned = Arc::new(Owned(Mutex::new("T1"), AtomicU32::new(0)));
+        let renewal = Renewal::new(owned.clone(), Duration::from_secs(30));
+        let (old, _) = renewal.token().await;
+        assert_eq!(renewal.token().await.0, old);
+        *owned.0.lock().unwrap() = "T2";
+        let (new, _) = renewal.token().await;
+        assert_eq!(renewal.renew(old, "Bearer", false).await, Ok(()));
+        assert_eq!(owned.1.load(Ordering::Relaxed), 0);
+        assert_eq!(renewal.renew(new, "Bearer", false).await, Ok(()));
+        assert_eq!(owned.1.load(Ordering::Relaxed), 1);
     }
 }
