@@ -25,6 +25,8 @@ pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "no_metrics.rs"]
 mod metrics;
+#[cfg(feature = "oauth")]
+pub mod oauth;
 mod open;
 mod owner;
 mod pending;

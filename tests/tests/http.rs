@@ -26,6 +26,7 @@ mod k25;
 mod k26;
 mod k26_tls;
 mod tls;
+mod oauth;
 
 use mcp_reconnect::http::HttpConnector;
 use mcp_reconnect::{Builder, Connection, Events, HttpServer};

@@ -1,16 +1,15 @@
-//! Logging in at the suite's authorization servers: rmcp's OAuth as the connection's credentials, and a user who
-//! consents to everything.
+//! Logging in at the suite's authorization servers, as a user who consents to everything.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use mcp_reconnect::oauth::OAuth;
 use mcp_reconnect::{Credentials, Refresh};
 use reqwest::header::LOCATION;
 use reqwest::redirect::Policy;
-use rmcp::transport::AuthorizationManager;
 use rmcp::transport::auth::{AuthorizationRequest, OAuthState};
 use serde::Deserialize;
-use tokio::sync::Mutex;
 
 /// Where the user's browser is sent back to. Nobody listens there: the redirect itself says what is to be known.
 const REDIRECT: &str = "http://localhost:3000/callback";
@@ -29,27 +28,23 @@ pub(crate) struct Registered {
 pub(crate) struct Login {
     url: String,
     registered: Registered,
-    /// Of the last login: it knows the tokens, and which scopes were granted.
-    manager: Mutex<Option<AuthorizationManager>>,
+    oauth: OAuth,
 }
 
 impl Login {
     pub(crate) fn new(url: &str, registered: Registered) -> Self {
-        Self { url: url.to_owned(), registered, manager: Mutex::default() }
+        Self { url: url.to_owned(), registered, oauth: OAuth::default() }
     }
 
-    async fn log_in(
-        &self,
-        challenge: &str,
-        last: Option<AuthorizationManager>,
-    ) -> Result<AuthorizationManager, Box<dyn Error + Send + Sync>> {
+    async fn log_in(&self, challenge: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut request = AuthorizationRequest::new(REDIRECT)
             .with_challenge(challenge)
             .with_client_name(env!("CARGO_BIN_NAME"))
             .with_client_metadata_url(CLIENT_METADATA);
         request.client_id.clone_from(&self.registered.client_id);
         request.client_secret.clone_from(&self.registered.client_secret);
-        let mut state = match last {
+        // The last manager knows which scopes were granted.
+        let mut state = match self.oauth.log_out().and_then(Arc::into_inner) {
             Some(manager) => OAuthState::Unauthorized(manager),
             None => OAuthState::new(self.url.as_str(), None).await?,
         };
@@ -58,23 +53,24 @@ impl Login {
         let page = browser.get(state.get_authorization_url().await?).send().await?;
         let back = page.headers().get(LOCATION).ok_or("the authorization server sends nobody back")?;
         state.handle_callback_url(back.to_str()?).await?;
-        state.into_authorization_manager().ok_or_else(|| "the login ended without an authorization".into())
+        self.oauth.log_in(state.into_authorization_manager().ok_or("the login ended without an authorization")?);
+        Ok(())
     }
 }
 
 #[async_trait]
 impl Credentials for Login {
     async fn token(&self) -> Option<String> {
-        self.manager.lock().await.as_ref()?.get_access_token().await.ok()
+        self.oauth.token().await
     }
 
-    async fn refresh(&self, challenge: &str, _: bool) -> Refresh {
-        let mut manager = self.manager.lock().await;
-        match self.log_in(challenge, manager.take()).await {
-            Ok(authorized) => {
-                *manager = Some(authorized);
-                Refresh::Refreshed
-            }
+    async fn refresh(&self, challenge: &str, interactive: bool) -> Refresh {
+        match self.oauth.refresh(challenge, interactive).await {
+            Refresh::NeedsUser(_) => {}
+            settled => return settled,
+        }
+        match self.log_in(challenge).await {
+            Ok(()) => Refresh::Refreshed,
             Err(error) => Refresh::NeedsUser(error.to_string().into()),
         }
     }
