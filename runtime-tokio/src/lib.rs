@@ -1,4 +1,10 @@
 //! A connection to an MCP server that never dies for good and never lies about its state.
+//!
+//! # Features
+//!
+//! - `http` (default): servers behind streamable HTTP ([`http`]).
+//! - `oauth`: rmcp's OAuth as the credentials of such servers (`oauth::OAuth`).
+//! - `cli`: the command `mcp-reconnect`.
 
 mod builder;
 mod call;

@@ -17,7 +17,7 @@ use rmcp::transport::auth::{
 use serde_json::json;
 
 use self::endpoint::{Reply, TokenEndpoint};
-use super::clock::quick;
+use super::clock::{quick, turns};
 use super::serve;
 use crate::support::*;
 
@@ -56,6 +56,10 @@ async fn oauth(endpoint: &TokenEndpoint, login: StoredCredentials) -> Arc<OAuth>
 fn builder(server: &FakeHttp, oauth: &Arc<OAuth>) -> Builder {
     let http = HttpServer::new(&server.url()).unwrap().credentials(oauth.clone());
     Connection::builder(HttpConnector::new(http)).name("fake").seed(7)
+}
+
+fn parked(status: Status) -> bool {
+    matches!(status, Status::Parked(_))
 }
 
 /// The server refuses 50 calls, and what they get instead is about to expire: each is one renewal, whoever needs it.
@@ -145,7 +149,7 @@ async fn a_refused_refresh_token_parks_until_a_login() {
         server.set_script("token T9").await.unwrap();
         let error = connection.call_tool(tool("write")).await.unwrap_err();
         assert!(error.not_run(), "{error}");
-        let statuses = until_status(&mut events, |status| matches!(status, Status::Parked(_))).await;
+        let statuses = until_status(&mut events, parked).await;
         assert_eq!(statuses.last(), Some(&Status::Parked(ParkReason::NeedsAuth)), "{statuses:?}");
         let (posts, asked) = (server.ledger().posts(), endpoint.asked());
         for _ in 0..50 {
@@ -180,7 +184,7 @@ async fn without_a_refresh_token_nobody_is_asked() {
             None => Arc::new(OAuth::default()),
         };
         let connection = builder(&server, &oauth).build().unwrap();
-        let statuses = until_status(&mut connection.events(), |status| matches!(status, Status::Parked(_))).await;
+        let statuses = until_status(&mut connection.events(), parked).await;
         assert_eq!(statuses.last(), Some(&Status::Parked(ParkReason::NeedsAuth)));
     }
     assert_eq!(endpoint.asked(), 0);
@@ -207,14 +211,17 @@ async fn an_authorization_server_that_is_down_is_an_outage() {
         let patient = CallOptions { max_wait: secs(60), ..CallOptions::default() };
         let call = connection.call_tool_with(tool_with("write", "late"), &patient);
         let recovery = async {
-            endpoint.until_asked(3).await;
-            assert!(!matches!(connection.snapshot().status, Status::Parked(_)), "{reply:?}");
+            let mut seen = connection.events();
+            tokio::select! {
+                () = endpoint.until_asked(3) => {}
+                seen = until_status(&mut seen, parked) => panic!("{reply:?}: {seen:?}"),
+            }
             assert_eq!(connection.snapshot().failure, Some(FailureClass::Transport), "{reply:?}");
             endpoint.answer([Reply::tokens("T2", Some("R2"), 3600)]);
         };
         assert_eq!(text(tokio::join!(call, recovery).0), "late", "{reply:?}");
         let seen = drain_statuses(connection, events).await;
-        assert!(!seen.iter().any(|status| matches!(status, Status::Parked(_))), "{reply:?}: {seen:?}");
+        assert!(!seen.into_iter().any(parked), "{reply:?}");
         assert_eq!(server.ledger().executions("write"), 1);
     }
 }
@@ -229,7 +236,7 @@ async fn a_silent_authorization_server_is_given_up_for_now() {
     let oauth = Arc::new(OAuth::new(manager).refresh_timeout(millis(100)));
     let connection = builder(&server, &oauth).config(config(quick)).build().unwrap();
     let mut events = connection.events();
-    let seen = until_status(&mut events, |status| status == Status::TransientFailure).await;
+    let seen = until_status(&mut events, |status| status == Status::TransientFailure || parked(status)).await;
     assert_eq!(seen, [Status::Connecting, Status::TransientFailure]);
     let cause = connection.last_failure().unwrap();
     assert!(cause.contains("100ms"), "{cause}");
@@ -247,10 +254,11 @@ async fn an_authorization_server_that_refuses_connections_is_an_outage() {
     let connection = builder(&server, &oauth).config(config(quick)).build().unwrap();
     let mut events = connection.events();
     for _ in 0..3 {
-        let seen = until_status(&mut events, |status| status == Status::TransientFailure).await;
-        assert!(!seen.iter().any(|status| matches!(status, Status::Parked(_))), "{seen:?}");
+        let seen = until_status(&mut events, |status| status == Status::TransientFailure || parked(status)).await;
+        assert_eq!(seen.last(), Some(&Status::TransientFailure));
     }
     assert_eq!(connection.snapshot().failure, Some(FailureClass::Transport));
+    assert_eq!(server.ledger().posts_of("initialize"), 0, "of the server's era it tells nothing");
 }
 
 /// A scope that was not granted is no matter of renewal; the call is refused, and no other.
@@ -298,9 +306,10 @@ async fn a_renewal_goes_on_without_its_caller() {
     }
     endpoint.release(1);
     endpoint.until_idle().await;
-    assert_eq!(oauth.token().await.as_deref(), Some("T2"));
+    turns().await;
     let kept = store.load().await.unwrap().unwrap().token_response.unwrap();
     assert_eq!(serde_json::to_value(kept).unwrap()["refresh_token"], "R2");
+    assert_eq!(oauth.token().await.as_deref(), Some("T2"));
     assert_eq!(endpoint.asked(), 1);
 }
 

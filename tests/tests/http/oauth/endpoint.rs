@@ -134,7 +134,7 @@ impl Shared {
         let answer = format!("{head}connection: close\r\n\r\n{body}");
         // A client that is gone already needs no answer, and one that has it closes.
         if stream.write_all(answer.as_bytes()).await.is_ok() {
-            stream.read(&mut [0]).await.ok();
+            stream.read_exact(&mut [0]).await.ok();
         }
         self.answered.send_modify(|answered| *answered += 1);
     }
