@@ -25,8 +25,8 @@ mod k24;
 mod k25;
 mod k26;
 mod k26_tls;
-mod tls;
 mod oauth;
+mod tls;
 
 use mcp_reconnect::http::HttpConnector;
 use mcp_reconnect::{Builder, Connection, Events, HttpServer};

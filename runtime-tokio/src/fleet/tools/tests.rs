@@ -238,7 +238,7 @@ fn all_of_a_server_are_approved_at_once_and_only_its_own() {
 fn why_a_tool_is_not_there_is_told() {
     let mut tools = FleetTools::default();
     let server = named("s");
-    let filter = ToolFilter { exclude: vec!["write*".parse().unwrap()], ..ToolFilter::default() };
+    let filter = ToolFilter { exclude: vec!["write*".into()], ..ToolFilter::default() };
     let list = catalogue(&[tool("read", ""), tool("write", "")]);
     tools.set(&server, Some(&list), &filter, Refuse);
     let of = |tool: &str| (server.clone(), named(tool));

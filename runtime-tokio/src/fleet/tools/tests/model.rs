@@ -208,7 +208,7 @@ proptest! {
     fn the_list_is_what_the_model_says_and_what_the_diffs_add_up_to(steps in prop::collection::vec(step(), 1..30)) {
         let mut tools = FleetTools::default();
         let (mut model, mut observer) = (Model::default(), Observer::default());
-        let exclusion = ToolFilter { exclude: vec!["write*".parse().unwrap()], ..ToolFilter::default() };
+        let exclusion = ToolFilter { exclude: vec!["write*".into()], ..ToolFilter::default() };
         for step in steps {
             let approvals = tools.approvals().clone();
             let diff = match step {
