@@ -64,9 +64,22 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A file that gets past its first lines.
+/// A file of which a good part is right.
 fn document() -> impl Strategy<Value = Value> {
-    (key(), json(), btree_map(key(), json(), 0..4)).prop_map(|(container, ours, servers)| {
+    let container = prop_oneof![9 => Just("mcpServers".to_owned()), 1 => key()];
+    let setting = (
+        proptest::sample::select(&["keepalive", "backoff", "backoff_max", "close_timeout", "close_eof", "x"][..]),
+        prop_oneof![4 => (1..100_u64).prop_map(Value::from), 1 => json()],
+    );
+    let settings = vec(setting, 0..3)
+        .prop_map(|members| members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<Map<_, _>>());
+    let ours = prop_oneof![9 => settings.prop_map(Value::from), 1 => json()];
+    let whole = (any::<bool>(), ours.clone()).prop_map(|(stdio, ours)| match stdio {
+        true => serde_json::json!({ "command": "a", "mcp-reconnect": ours }),
+        false => serde_json::json!({ "url": "http://h/", "mcp-reconnect": ours }),
+    });
+    let server = prop_oneof![3 => whole, 1 => json()];
+    (container, ours, btree_map(any::<String>(), server, 0..4)).prop_map(|(container, ours, servers)| {
         let servers = servers.into_iter().collect::<Map<_, _>>();
         let mut members = Map::new();
         members.insert("mcp-reconnect".into(), ours);
