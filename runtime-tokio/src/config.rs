@@ -32,7 +32,7 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use mcp_reconnect_core::Config;
+use mcp_reconnect_core::{Config, ConfigBuilder};
 
 pub use crate::fleet::CataloguePolicy;
 pub use digest::{Digest, NoDigest};
@@ -93,7 +93,8 @@ pub struct ServerConfig {
     pub enabled: bool,
     /// When it is dialled first. Default [`Connect::Eager`].
     pub connect: Connect,
-    /// The knobs of the machine. Default: those of the endpoint's connector.
+    /// The knobs of the machine. Default: those of the endpoint's connector, with a `redial_spread` of 250 ms: many
+    /// servers share a host.
     pub machine: Config,
     /// What calls may take and do, unless they say otherwise.
     pub calls: CallOptions,
@@ -122,12 +123,16 @@ pub enum Connect {
     OnDemand,
 }
 
+/// Over how long the first redials of a host's servers, and the questions after a suspend, are spread.
+const REDIAL_SPREAD: Duration = Duration::from_millis(250);
+
 impl ServerConfig {
     /// A server with this endpoint, and the default of everything else.
     pub fn new(endpoint: impl Into<Endpoint>) -> Self {
         let endpoint = endpoint.into();
+        let config = endpoint.connector().config();
         Self {
-            machine: endpoint.connector().config(),
+            machine: ConfigBuilder::from(config).redial_spread(REDIAL_SPREAD).build().unwrap_or(config),
             endpoint,
             enabled: true,
             connect: Connect::default(),

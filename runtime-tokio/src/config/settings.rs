@@ -219,6 +219,9 @@ impl Settings {
         loop {
             let mut draft = Draft { machine: ConfigBuilder::from(server.machine), server: server.clone() };
             self.0.values().for_each(|setting| setting(&mut draft));
+            if draft.server.connect == Connect::OnDemand && !self.0.contains_key("idle_timeout") {
+                draft.machine = draft.machine.idle_timeout(Some(ON_DEMAND_IDLE));
+            }
             let error = match draft.machine.build() {
                 Ok(machine) => return (ServerConfig { machine, ..draft.server }, self),
                 Err(error) => error,
@@ -237,6 +240,9 @@ impl Settings {
         }
     }
 }
+
+/// How long a server that is dialled on demand may go without a call, where the file does not say.
+const ON_DEMAND_IDLE: Duration = Duration::from_secs(300);
 
 impl Key {
     fn read(&self, scope: &mut Scope<'_>, field: &str, value: &Json) -> Option<Setting> {
