@@ -104,8 +104,10 @@ impl Shared {
                         return Ok(session);
                     }
                 }
-                // The machine may let this caller through, and a caller brings the next dial forward.
-                Admission::Wait { .. } | Admission::Refuse { .. } if !asked || needs_asking(&seen.snapshot) => {
+                Admission::Wait { .. } if asked && !needs_asking(&seen.snapshot) => {}
+                // The machine may let this caller through, and a caller brings the next dial forward: also of a server
+                // that was parked while the caller waited.
+                Admission::Wait { .. } | Admission::Refuse { .. } => {
                     asked = true;
                     match self.ask_owner(until).await? {
                         Admission::Go(epoch) if satisfies(epoch, want) => {
@@ -124,8 +126,6 @@ impl Shared {
                         continue;
                     }
                 }
-                Admission::Wait { .. } => {}
-                Admission::Refuse { why, retry_at } => return Err(self.refused(why, retry_at)),
             }
             match timeout_at(until, published.changed()).await {
                 Ok(Ok(())) => {}

@@ -242,3 +242,24 @@ async fn k09_callers_of_a_dead_server_cost_a_bounded_number_of_dials() {
         assert!(last >= 5_000, "{script}: {last}");
     }
 }
+
+/// Who waits for a session after the one that is still there counts as waiting as soon as that one is lost.
+#[tokio::test(start_paused = true)]
+async fn k09_waiting_since_before_the_loss() {
+    let server = memory("spawn 1:\n after 20s exit 1\nspawn 2..:\n start exit 1");
+    let options = CallOptions { max_wait: secs(3_600), ..CallOptions::default() };
+    let connection = builder(&server).call_options(options).build().unwrap();
+    let epoch = connection.session().await.unwrap().epoch();
+    let waiting = tokio::spawn({
+        let connection = connection.clone();
+        async move { connection.session_after(epoch).await.map(drop) }
+    });
+    // The first minute's ladder, then the probes of a parked server: both at the pace of somebody who waits.
+    for (after, least) in [(48, 8), (572, 90)] {
+        tokio::time::sleep(secs(after)).await;
+        assert!(!waiting.is_finished(), "{waiting:?}");
+        let dials = server.ledger().spawns();
+        assert!(dials >= least, "{dials} dials, not {least}, in which somebody waited");
+    }
+    waiting.abort();
+}
