@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mcp_reconnect::core::{Status, WakeCause};
+use mcp_reconnect::core::{Epoch, Status, WakeCause};
 use mcp_reconnect::{CallError, CallOptions, Connection};
 use mcp_reconnect_tests::fake::{Event as Entry, FakeServer, Ledger};
 use tokio::time::{Instant, sleep};
@@ -249,7 +249,9 @@ async fn k09_waiting_since_before_the_loss() {
     let server = memory("spawn 1:\n after 20s exit 1\nspawn 2..:\n start exit 1");
     let options = CallOptions { max_wait: secs(3_600), ..CallOptions::default() };
     let connection = builder(&server).call_options(options).build().unwrap();
-    let epoch = connection.session().await.unwrap().epoch();
+    // Not by asking for it: who asked counts as waiting for as long as it would have waited.
+    until_ready(&mut connection.events()).await;
+    let epoch = Epoch::FIRST;
     let waiting = tokio::spawn({
         let connection = connection.clone();
         async move { connection.session_after(epoch).await.map(drop) }
