@@ -1,9 +1,18 @@
 //! A connection to an MCP server that never dies for good and never lies about its state.
 //!
+//! [`Connection`] is one server, [`fleet::Fleet`] many, [`config`] what says where they are.
+//!
+//! # Logs
+//!
+//! Through `tracing`, with the targets `mcp_reconnect…`: a line at `info` or above for each change, none for each
+//! attempt; secrets in none. rmcp logs whole payloads at `info`: a host that does not want what its tools are given and
+//! return in its log sets a filter such as `mcp_reconnect=info,rmcp=off`.
+//!
 //! # Features
 //!
 //! - `http` (default): servers behind streamable HTTP ([`http`]).
 //! - `oauth`: rmcp's OAuth as the credentials of such servers (`oauth::OAuth`).
+//! - `metrics`: figures through the facade of that name (`metrics`).
 //! - `cli`: the command `mcp-reconnect`.
 
 mod builder;
