@@ -91,16 +91,24 @@ impl DialGate {
     /// Takes a slot for a dial that starts now, or says when to ask again.
     pub fn admit(&mut self, now: Timestamp) -> Gate {
         let mut until = Timestamp::MAX + HOLD;
-        for (slot, index) in self.taken.iter_mut().zip(0..self.max_dials) {
+        let (mut used, mut free) = (0, None);
+        // All of them: after a resize more may be in use than there are now.
+        for (slot, index) in self.taken.iter_mut().zip(0..) {
             match *slot {
-                Some(taken) if now < taken + HOLD => until = until.min(taken + HOLD),
-                Some(_) | None => {
-                    *slot = Some(now);
-                    return Gate::Go(Slot { index, taken: now });
+                Some(taken) if now < taken + HOLD => {
+                    used += 1;
+                    until = until.min(taken + HOLD);
                 }
+                Some(_) | None => free = free.or(Some((slot, index))),
             }
         }
-        Gate::Wait { until }
+        match free {
+            Some((slot, index)) if used < self.max_dials => {
+                *slot = Some(now);
+                Gate::Go(Slot { index, taken: now })
+            }
+            Some(_) | None => Gate::Wait { until },
+        }
     }
 
     /// Gives a slot back early. Nothing happens where its second has passed and another dial has it.
@@ -159,6 +167,23 @@ mod tests {
             let slot = go(&mut gate, at(millis));
             gate.release(slot);
         }
+    }
+
+    #[test]
+    fn fewer_slots_count_those_that_are_still_in_use() {
+        let mut gate = DialGate::new(4).unwrap();
+        let slots = [0, 100, 200, 300].map(|millis| go(&mut gate, at(millis)));
+        gate.resize(2).unwrap();
+        gate.release(slots[0]);
+        assert_eq!(gate.admit(at(400)), Gate::Wait { until: at(1100) }, "three of two are in use");
+        gate.release(slots[1]);
+        assert_eq!(gate.admit(at(400)), Gate::Wait { until: at(1200) });
+        gate.release(slots[2]);
+        go(&mut gate, at(400));
+        gate.resize(4).unwrap();
+        go(&mut gate, at(400));
+        go(&mut gate, at(400));
+        assert_eq!(gate.admit(at(400)), Gate::Wait { until: at(1300) });
     }
 
     #[test]
