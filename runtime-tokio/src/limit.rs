@@ -49,6 +49,10 @@ impl InFlight {
                 state.running += 1;
                 return self.permit();
             }
+            if state.waiting.len() == state.waiting.capacity() {
+                // Before the queue grows: those who gave up.
+                state.waiting.retain(|place| !place.is_closed());
+            }
             let (place, turn) = oneshot::channel();
             state.waiting.push_back(place);
             turn
@@ -74,16 +78,17 @@ impl InFlight {
 
     /// Lets in who has room.
     fn admit(self: &Arc<Self>) {
-        loop {
-            let mut state = self.lock();
-            if !state.has_room() {
-                return;
-            }
+        let mut state = self.lock();
+        while state.has_room() {
             let Some(place) = state.waiting.pop_front() else { return };
+            if place.is_closed() {
+                continue;
+            }
             state.running += 1;
             drop(state);
-            // A caller that is gone gives the place back by dropping it.
+            // A caller that goes in this very moment gives the place back by dropping it.
             drop(place.send(self.permit()));
+            state = self.lock();
         }
     }
 
@@ -139,6 +144,24 @@ mod tests {
         drop(first); // now the second's, who never looks
         drop(second);
         assert!(limit.enter().now_or_never().is_some());
+    }
+
+    #[test]
+    fn however_many_gave_up_the_next_one_gets_the_place() {
+        let limit = one_at_a_time();
+        let first = limit.enter().now_or_never().expect("there is room");
+        for _ in 0..100_000 {
+            assert!(limit.enter().now_or_never().is_none());
+        }
+        assert!(limit.lock().waiting.capacity() < 100, "who gave up is not kept");
+        let mut gone: Vec<_> = (0..100_000).map(|_| Box::pin(limit.enter())).collect();
+        assert!(gone.iter_mut().all(|turn| turn.as_mut().now_or_never().is_none()));
+        let mut last = Box::pin(limit.enter());
+        assert!(last.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(first); // the stack is not as deep as the queue was long
+        assert!(last.now_or_never().is_some());
+        assert_eq!(limit.count(), (0, 0));
     }
 
     #[test]
