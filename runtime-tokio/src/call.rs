@@ -120,8 +120,7 @@ impl<'a> Performance<'a> {
     }
 
     async fn run_in_turn(mut self, params: Option<&RawValue>) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
-        let place = timeout_at(self.until, self.shared.in_flight.enter()).await;
-        let _place = place.map_err(|_| CallError::Busy)?;
+        let mut place = None;
         let mut params = params.map(Cow::Borrowed);
         let mut want = Want::Session;
         let (mut resends, mut round) = (0, 1);
@@ -133,6 +132,11 @@ impl<'a> Performance<'a> {
                 Ok(session) => session,
                 Err(error) => return Err(unknown.unwrap_or(error)),
             };
+            // A place is for what the server gets: who waits for a session keeps nobody from it.
+            if place.is_none() {
+                let entered = timeout_at(self.until, self.shared.in_flight.enter()).await;
+                place = Some(entered.map_err(|_| CallError::Busy)?);
+            }
             if let Target::Tool(tool) = self.target
                 && !session.catalogue().offers(tool)
             {
