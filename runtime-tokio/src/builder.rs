@@ -226,7 +226,7 @@ impl Builder {
             memory: EraMemory::new(self.facts),
             policy: self.policy,
             require: self.require,
-            probe_patience: self.probe_patience,
+            probe_patience: Mutex::new(self.probe_patience),
             wanted: watch::Sender::new(Wanted::default()),
             ids: RequestIds::default(),
             met: Mutex::new(None),

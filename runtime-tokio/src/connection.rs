@@ -3,7 +3,8 @@
 #![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Memory, Snapshot, Status, WakeCause, Want};
 use rmcp::model::{
@@ -223,6 +224,11 @@ impl Connection {
         check_close_timeout(&tuning.config, self.0.spec.connector.close_bound())?;
         self.0.retune(tuning);
         Ok(())
+    }
+
+    /// The patience of later probes; see [`Builder::probe_patience`].
+    pub(crate) fn set_probe_patience(&self, patience: Duration) {
+        *self.0.spec.probe_patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
 
     /// How many calls are in flight, and how many wait for their turn.

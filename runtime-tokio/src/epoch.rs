@@ -45,7 +45,7 @@ pub(crate) struct Spec {
     pub(crate) memory: Arc<EraMemory>,
     pub(crate) policy: EraPolicy,
     pub(crate) require: Require,
-    pub(crate) probe_patience: Duration,
+    pub(crate) probe_patience: Mutex<Duration>,
     pub(crate) wanted: watch::Sender<Wanted>,
     pub(crate) ids: RequestIds,
     /// What the last session's server could do.
@@ -273,7 +273,7 @@ impl Life {
                 policy: self.spec.policy,
                 client: &client,
                 start_timeout: self.start_timeout,
-                probe_patience: self.spec.probe_patience,
+                probe_patience: *lock(&self.spec.probe_patience),
                 after_probe_killed,
                 tasks: &self.tasks,
             };

@@ -144,6 +144,7 @@ impl Inner {
             if let Err(error) = connection.retune(config.tuning()) {
                 return Outcome::Failed(error);
             }
+            connection.set_probe_patience(config.probe_patience);
             server.config = config;
             let (filter, policy) = (&server.config.tools, server.config.on_change);
             self.tell_tools(servers.tools.set(name, connection.catalogue().as_deref(), filter, policy));
