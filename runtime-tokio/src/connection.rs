@@ -286,6 +286,11 @@ impl Connection {
         &self.0.spec.name
     }
 
+    /// Whether both are handles of the same connection.
+    pub(crate) fn is(&self, other: Option<&Self>) -> bool {
+        other.is_some_and(|other| Arc::ptr_eq(&self.0, &other.0))
+    }
+
     /// Asks for a session without waiting for it: what a registration is.
     pub(crate) fn demand(&self) {
         self.0.command(Command::Input(Input::Connect { until: self.0.clock.now() }));

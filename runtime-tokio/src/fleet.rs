@@ -43,7 +43,7 @@ use tokio_util::task::TaskTracker;
 use crate::builder::BuildError;
 use crate::connection::Connection;
 use crate::gate::DialQueue;
-use crate::status::ServerStatus;
+use crate::status::{ServerState, ServerStatus};
 use crate::view::Handler;
 
 pub use apply::{ApplyReport, Outcome};
@@ -251,7 +251,8 @@ impl Fleet {
         let servers = self.0.lock();
         let of = |(name, server): (&Arc<str>, &Server)| match server.connection() {
             Some(connection) => connection.status(),
-            None => ServerStatus::disabled(name.clone()),
+            None if server.config.enabled => ServerStatus::without_connection(name.clone(), ServerState::Shutdown),
+            None => ServerStatus::without_connection(name.clone(), ServerState::Disabled),
         };
         servers.by_name.iter().map(of).collect()
     }

@@ -154,10 +154,10 @@ impl Connection {
 
 impl ServerStatus {
     /// A server that has no connection.
-    pub(crate) fn disabled(name: Arc<str>) -> Self {
+    pub(crate) fn without_connection(name: Arc<str>, state: ServerState) -> Self {
         Self {
             name,
-            state: ServerState::Disabled,
+            state,
             park_reason: None,
             since: Duration::ZERO,
             session: None,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mcp_reconnect_core::Status;
 use tokio::time::timeout;
 
 use super::Fleet;
-use crate::connection::Connection;
 use crate::status::{ServerState, ServerStatus};
 
 /// Which servers.
@@ -39,32 +39,41 @@ impl Fleet {
     /// Waits until every selected server is ready, or is parked and so will not be soon, but never longer than this: what
     /// is ready by then can be used, and what is not goes on trying.
     pub async fn ready(&self, servers: &Select, within: Duration) -> Readiness {
-        let selected = self.select(servers);
-        let settled = selected.iter().filter_map(|(_, connection)| connection.as_ref()).map(Connection::settled);
+        let names = self.select(servers);
+        let settled = names.iter().map(|name| self.settled(name));
         drop(timeout(within, futures::future::join_all(settled)).await); // who is not ready by then is told as such
         let mut readiness = Readiness::default();
-        for (name, connection) in selected {
-            match connection.map(|connection| connection.status()) {
+        for name in names {
+            match self.connection(&name).map(|connection| connection.status()) {
                 Some(status) if status.state == ServerState::Ready => readiness.ready.push(name),
                 Some(status) => readiness.not_ready.push(status),
-                None => readiness.not_ready.push(ServerStatus::disabled(name)),
+                None => readiness.not_ready.push(ServerStatus::without_connection(name, ServerState::Disabled)),
             }
         }
         readiness
     }
 
-    fn select(&self, which: &Select) -> Vec<(Arc<str>, Option<Connection>)> {
-        let servers = self.0.lock();
+    /// Resolves when the connection that stands for this server by then is ready, or will not be soon.
+    async fn settled(&self, server: &str) {
+        let mut settled = None;
+        while let Some(connection) = self.connection(server).filter(|next| !next.is(settled.as_ref())) {
+            connection.settled().await;
+            if connection.snapshot().status != Status::Shutdown {
+                return;
+            }
+            // Shut down: perhaps there is another one by now.
+            settled = Some(connection);
+        }
+    }
+
+    fn select(&self, which: &Select) -> Vec<Arc<str>> {
         match which {
             Select::All => {
+                let servers = self.0.lock();
                 let eager = servers.by_name.iter().filter(|(_, server)| server.is_expected());
-                eager.map(|(name, server)| (name.clone(), server.connection().cloned())).collect()
+                eager.map(|(name, _)| name.clone()).collect()
             }
-            Select::Named(names) => {
-                let connection =
-                    |name: &Arc<str>| servers.by_name.get(name).and_then(|server| server.connection().cloned());
-                names.iter().map(|name| (name.clone(), connection(name))).collect()
-            }
+            Select::Named(names) => names.clone(),
         }
     }
 }
