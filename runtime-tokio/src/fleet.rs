@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     /// Connections that are being shut down, and the saver.
     tasks: TaskTracker,
     saver: Option<Saver>,
+    /// What is to be kept of a fleet that ended without a shutdown.
+    last: Arc<Mutex<State>>,
 }
 
 struct Servers {
@@ -144,10 +146,11 @@ impl FleetBuilder {
             kept = state;
         }
         let tasks = TaskTracker::new();
+        let last = Arc::new(Mutex::new(kept.clone()));
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let saver = self.state.map(|file| {
-                let weak = weak.clone();
-                let collect = move || weak.upgrade().map(|inner| inner.state()).unwrap_or_default();
+                let (weak, last) = (weak.clone(), last.clone());
+                let collect = move || weak.upgrade().map_or_else(|| lock(&last).clone(), |inner| inner.state());
                 let (saver, run) = Saver::new(file, collect, |warning| tracing::warn!("state file: {warning}"));
                 tasks.spawn_on(run, &runtime);
                 saver
@@ -168,6 +171,7 @@ impl FleetBuilder {
                 events: broadcast::Sender::new(FLEET_EVENT_CAPACITY),
                 tasks,
                 saver,
+                last,
             }
         });
         Ok(Fleet(inner))
@@ -285,7 +289,7 @@ impl fmt::Debug for Fleet {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Servers> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.servers)
     }
 
     fn tell(&self, event: FleetEvent) {
@@ -316,13 +320,25 @@ impl Inner {
 
     fn state(&self) -> State {
         let servers = self.lock();
-        let known = servers.by_name.iter().filter_map(|(name, server)| {
-            let mut state = server.state()?;
-            state.approvals = servers.tools.approvals().of(name);
-            Some((name.to_string(), state))
-        });
+        let known = servers
+            .by_name
+            .iter()
+            .filter_map(|(name, server)| Some((name.to_string(), server.state(name, servers.tools.approvals())?)));
         let mut state = servers.kept.clone();
         known.for_each(|(name, server)| state.insert(name, server));
         state
     }
+}
+
+impl Drop for Inner {
+    /// The saver, which is asked to end by this, can no longer ask.
+    fn drop(&mut self) {
+        if self.saver.is_some() {
+            *lock(&self.last) = self.state();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

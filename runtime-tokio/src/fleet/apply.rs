@@ -19,7 +19,7 @@ use crate::gate::{Entrance, tenancy};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It was not there, or disabled: its connection begins.
+    /// It was not there, disabled, or shut down by its handle: its connection begins.
     Started,
     /// It needs another connection, by its configuration: the old one is shut down before the new one dials.
     Replaced,
@@ -111,11 +111,13 @@ impl Inner {
     fn register(self: &Arc<Self>, servers: &mut Servers, name: &Arc<str>, config: ServerConfig) -> Outcome {
         let digest = config.digest();
         if !config.enabled {
+            let known = servers.by_name.get(name);
+            let rest = known.and_then(|server| server.state(name, servers.tools.approvals()));
             self.vacate(servers, name);
-            servers.by_name.insert(name.clone(), Server { config, digest, tenant: None });
+            servers.by_name.insert(name.clone(), Server { config, digest, tenant: None, rest });
             return Outcome::Disabled;
         }
-        let known = servers.by_name.get_mut(name).filter(|server| server.tenant.is_some());
+        let known = servers.by_name.get(name).filter(|server| server.tenant.is_some() && !server.has_ended());
         let replaced = match known {
             Some(server) if server.digest == digest => return self.renew(servers, name, config),
             Some(_) => true,
@@ -129,7 +131,7 @@ impl Inner {
         let tenant = Tenant { number: servers.next, connection };
         let offered = tenant.connection.catalogue();
         let (filter, policy) = (config.tools.clone(), config.on_change);
-        servers.by_name.insert(name.clone(), Server { config, digest, tenant: Some(tenant) });
+        servers.by_name.insert(name.clone(), Server { config, digest, tenant: Some(tenant), rest: None });
         // What an earlier process knew is offered until the first session lists.
         self.tell_tools(servers.tools.set(name, offered.as_deref(), &filter, policy));
         if replaced { Outcome::Replaced } else { Outcome::Started }
@@ -189,6 +191,7 @@ impl Inner {
     fn remove(&self, servers: &mut Servers, name: &Arc<str>) {
         self.vacate(servers, name);
         servers.by_name.remove(name);
+        servers.kept.remove(name);
         self.tell_tools(servers.tools.forget(name));
     }
 

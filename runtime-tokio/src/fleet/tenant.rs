@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Weak};
 
-use mcp_reconnect_core::{ParkReason, Status};
+use mcp_reconnect_core::{ParkReason, State, Status};
 
 use super::Inner;
+use super::approval::Approvals;
 use super::event::FleetEvent;
 use super::state::ServerState;
 use crate::catalogue::Catalogue;
@@ -19,6 +20,8 @@ pub(super) struct Server {
     pub(super) digest: Digest,
     /// None while it is disabled.
     pub(super) tenant: Option<Tenant>,
+    /// What is to be kept of it while it is disabled.
+    pub(super) rest: Option<ServerState>,
 }
 
 /// The connection of a server.
@@ -42,14 +45,26 @@ impl Server {
         self.connection().is_some_and(|connection| matches!(connection.snapshot().status, Status::Ready(_)))
     }
 
-    pub(super) fn state(&self) -> Option<ServerState> {
-        self.connection().map(|connection| ServerState::of(connection, self.digest.to_string()))
+    /// Whether its connection has ended: somebody shut it down by its handle.
+    pub(super) fn has_ended(&self) -> bool {
+        self.connection().is_some_and(|connection| connection.snapshot().status == Status::Shutdown)
+    }
+
+    /// What is to be kept of it, its approvals among it.
+    pub(super) fn state(&self, name: &str, approvals: &Approvals) -> Option<ServerState> {
+        let Some(connection) = self.connection() else { return self.rest.clone() };
+        let mut state = ServerState::of(connection, self.digest.to_string());
+        state.approvals = approvals.of(name);
+        Some(state)
     }
 
     /// A registration is a demand. Whether there was no session, and asking could help.
     pub(super) fn demand(&self) -> bool {
         let Some(connection) = self.connection() else { return false };
-        let asleep = match connection.snapshot().status {
+        let snapshot = connection.snapshot();
+        let asleep = match snapshot.status {
+            // A probe of a parked server is an attempt under way.
+            _ if matches!(snapshot.state, State::Connecting { .. }) => false,
             Status::TransientFailure | Status::Parked(ParkReason::Exhausted | ParkReason::Flapping) => true,
             Status::Idle => self.config.connect == Connect::Eager,
             Status::Connecting | Status::Ready(_) | Status::Parked(_) | Status::Shutdown => false,
