@@ -1,6 +1,6 @@
 //! Registration: what a configuration makes of the servers that are there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::Hasher as _;
 use std::sync::Arc;
@@ -90,14 +90,19 @@ impl Fleet {
             self.0.remove(&mut servers, &name);
             report.servers.insert(name, Outcome::Removed);
         }
+        let mut unchanged = BTreeSet::new();
         for (name, config) in config.servers {
             let name = Arc::<str>::from(name);
+            let was_disabled = servers.by_name.get(&name).is_some_and(|server| server.tenant.is_none());
             let outcome = self.0.register(&mut servers, &name, config);
+            if outcome == Outcome::Untouched || (was_disabled && outcome == Outcome::Disabled) {
+                unchanged.insert(name.clone());
+            }
             report.servers.insert(name, outcome);
         }
         servers.tenancies.retain(|_, tenancy| tenancy.strong_count() > 0);
         for (server, outcome) in &report.servers {
-            if *outcome != Outcome::Untouched {
+            if !unchanged.contains(server) {
                 tracing::info!(%server, %outcome, "applied");
                 self.0.tell(FleetEvent::Applied { server: server.clone(), outcome: outcome.clone() });
             }

@@ -25,7 +25,8 @@ pub enum FleetEvent {
         /// What happened.
         event: Event,
     },
-    /// A configuration was applied, and this became of the server: never [`Outcome::Untouched`].
+    /// A configuration was applied, and this became of the server. Not told where nothing changed: never
+    /// [`Outcome::Untouched`], nor of a server that was disabled before.
     Applied {
         /// The server.
         server: Arc<str>,
