@@ -26,6 +26,8 @@ mod read;
 mod scope;
 mod server;
 mod settings;
+#[cfg(feature = "watch")]
+mod watcher;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -40,6 +42,8 @@ pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
 pub use places::usual_places;
 pub use problem::{ConfigErrors, Problem, ProblemKind};
+#[cfg(feature = "watch")]
+pub use watcher::{WatchError, WatchOptions, Watcher};
 
 use crate::builder::Builder;
 use crate::call::CallOptions;
