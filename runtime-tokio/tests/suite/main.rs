@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
+mod commands;
 #[cfg(feature = "http")]
 mod config;
 #[cfg(feature = "http")]

@@ -62,7 +62,7 @@ impl Server {
             return Ok(Response::new("503 Service Unavailable").header("Retry-After", "1"));
         }
         match &*request.method {
-            _ if request.path != ENDPOINT => Ok(Response::new("404 Not Found")),
+            _ if request.path.split('?').next() != Some(ENDPOINT) => Ok(Response::new("404 Not Found")),
             "POST" => match serde_json::from_slice(&request.body) {
                 Ok(message) => self.post(request, &message),
                 Err(error) => Ok(Response::new("400 Bad Request").text(&error.to_string())),

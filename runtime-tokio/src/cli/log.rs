@@ -1,0 +1,121 @@
+//! Where log lines go, and which.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::ArgAction;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// Which log lines are written, as `target=level,…`.
+const ENV: &str = "MCP_RECONNECT_LOG";
+
+pub(super) const HELP: &str = "Environment:
+  MCP_RECONNECT_LOG  as --log, which counts more";
+
+/// Libraries that log what they send, headers and all: silent unless they are named.
+const TALKATIVE: [&str; 5] = ["h2", "hyper", "reqwest", "rmcp", "rustls"];
+
+/// Where the log of a command goes.
+pub(super) enum Target<'a> {
+    Stderr,
+    /// Appended to this file.
+    File(&'a Path),
+    Nowhere,
+}
+
+#[derive(clap::Args)]
+pub(super) struct LogArgs {
+    /// Log to stderr; twice for more, three times for everything
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    verbose: u8,
+    /// Which log lines are written: `debug`, `mcp_reconnect=trace,…`; more than any -v says
+    #[arg(long, value_name = "FILTER", global = true)]
+    log: Option<String>,
+}
+
+impl LogArgs {
+    /// Begins to log. `level` is what counts without any `-v`: 0 nothing, 1 what changes, more for more.
+    ///
+    /// # Errors
+    ///
+    /// A filter that cannot be read, by where it comes from, and a file that cannot be written.
+    pub(super) fn init(&self, target: &Target<'_>, level: u8) -> Result<(), String> {
+        let wanted = self.wanted(level)?;
+        let lines = tracing_subscriber::fmt::layer();
+        let registry = tracing_subscriber::registry();
+        match target {
+            Target::Stderr => {
+                let lines = lines.with_writer(io::stderr).with_ansi(colour_on_stderr());
+                registry.with(lines).with(wanted).init();
+            }
+            Target::File(path) => {
+                let file = File::options().create(true).append(true).open(path);
+                let file =
+                    file.map_err(|error| format!("invalid value '{}' for '--log-file': {error}", path.display()))?;
+                registry.with(lines.with_writer(Arc::new(file)).with_ansi(false)).with(wanted).init();
+            }
+            Target::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    fn wanted(&self, level: u8) -> Result<Targets, String> {
+        if let Some(filter) = &self.log {
+            return parse(filter, "--log <FILTER>");
+        }
+        match std::env::var(ENV) {
+            Ok(filter) => parse(&filter, ENV),
+            Err(std::env::VarError::NotUnicode(value)) => Err(format!("invalid value {value:?} for '{ENV}'")),
+            Err(std::env::VarError::NotPresent) => Ok(match self.verbose.saturating_add(level) {
+                0 => Targets::new(),
+                1 => Targets::new().with_target("mcp_reconnect", Level::INFO),
+                2 => Targets::new().with_target("mcp_reconnect", Level::DEBUG),
+                _ => hush(Targets::new().with_default(Level::TRACE)),
+            }),
+        }
+    }
+}
+
+fn parse(filter: &str, from: &str) -> Result<Targets, String> {
+    let targets = filter.parse().map_err(|error| format!("invalid value '{filter}' for '{from}': {error}"))?;
+    Ok(hush(targets))
+}
+
+fn hush(targets: Targets) -> Targets {
+    let named: Vec<_> = targets.iter().map(|(target, _)| target.to_owned()).collect();
+    let silent = TALKATIVE.into_iter().filter(|library| !named.iter().any(|target| target.starts_with(library)));
+    silent.fold(targets, |targets, library| targets.with_target(library, LevelFilter::OFF))
+}
+
+fn colour_on_stderr() -> bool {
+    anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_that_log_secrets_are_silent_unless_they_are_named() {
+        let all = parse("trace", "--log").unwrap();
+        assert!(all.would_enable("mcp_reconnect::owner", &Level::TRACE));
+        for library in ["rmcp::service", "hyper_util::client", "h2::codec", "reqwest", "rustls"] {
+            assert!(!all.would_enable(library, &Level::ERROR), "{library}");
+        }
+        let named = parse("info,rmcp=debug", "--log").unwrap();
+        assert!(named.would_enable("rmcp::service", &Level::DEBUG));
+        assert!(!named.would_enable("hyper::proto", &Level::ERROR));
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_named_with_its_place() {
+        let error = parse("mcp_reconnect=loud", "--log <FILTER>").unwrap_err();
+        assert!(error.starts_with("invalid value 'mcp_reconnect=loud' for '--log <FILTER>': "), "{error}");
+    }
+}
