@@ -68,7 +68,11 @@ fn count(count: u64) -> String {
 }
 
 fn breaker(status: &ServerStatus) -> String {
-    status.breaker_open.map(|left| format!("open {}", countdown(left))).unwrap_or_default()
+    match status.breaker_open {
+        Some(left) => format!("open {}", countdown(left)),
+        None if status.state == ServerState::Disabled => String::new(),
+        None => "closed".into(),
+    }
 }
 
 /// The last failure in one line.

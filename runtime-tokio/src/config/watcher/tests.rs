@@ -153,3 +153,31 @@ async fn a_file_may_come_later_but_not_its_directory() {
 fn a_runtime_is_needed() {
     assert!(matches!(Watcher::new("mcp.json"), Err(WatchError::NoRuntime)));
 }
+
+#[test]
+fn to_read_a_file_is_no_change_of_it() {
+    use notify::event::{CreateKind, Flag, ModifyKind, RemoveKind, RenameMode};
+
+    let of = |kind, path: &str, any_name| {
+        let event = notify::Event::new(kind).add_path(path.into());
+        concerns(&event, &"mcp.json".into(), any_name)
+    };
+    for kind in [
+        EventKind::Access(AccessKind::Open(AccessMode::Any)),
+        EventKind::Access(AccessKind::Close(AccessMode::Read)),
+        EventKind::Access(AccessKind::Read),
+    ] {
+        assert!(!of(kind, "/a/mcp.json", true), "{kind:?}: each look would lead to the next");
+    }
+    for kind in [
+        EventKind::Access(AccessKind::Close(AccessMode::Write)),
+        EventKind::Create(CreateKind::File),
+        EventKind::Modify(ModifyKind::Name(RenameMode::To)),
+        EventKind::Remove(RemoveKind::File),
+    ] {
+        assert!(of(kind, "/a/mcp.json", false) && of(kind, "/a/..data", true), "{kind:?}");
+        assert!(!of(kind, "/a/other.json", false), "{kind:?}");
+    }
+    let rescan = notify::Event::new(EventKind::Other).set_flag(Flag::Rescan);
+    assert!(concerns(&rescan, &"mcp.json".into(), false));
+}

@@ -86,7 +86,7 @@ fn each_server_has_its_row() {
     assert_eq!(words(&lines[1]), "server state epoch since speaks tools calls fails next breaker last failure");
     assert_eq!(words(&lines[2]), "files ready 0s 12 2 - open 29s");
     let failure = "exited with status 1; stderr: no \u{fffd}[2J config";
-    assert_eq!(words(&lines[3]), format!("search transient failure 1m15 - - 3 4s {failure}"));
+    assert_eq!(words(&lines[3]), format!("search transient failure 1m15 - - 3 4s closed {failure}"));
     assert_eq!(words(&lines[4]), "time disabled - - -");
     assert_eq!(lines[13], KEYS);
     // The state has its colour, and the selected row stands out.
