@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Memory, Snapshot, Status, WakeCause, Want};
+use mcp_reconnect_core::{Epoch, Failure, FailureClass, Input, Memory, Snapshot, State, Status, Then, WakeCause, Want};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, CompleteRequestParams, CompleteResult,
     CreateTaskResult, GetPromptRequestParams, GetPromptResult, LoggingLevel, ReadResourceRequestParams,
@@ -15,7 +15,7 @@ use rmcp::model::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 use crate::builder::{BuildError, Builder, check_close_timeout};
 use crate::call::{CallOptions, Performance, Target};
@@ -296,10 +296,20 @@ impl Connection {
         self.0.command(Command::Input(Input::Connect { until: self.0.clock.now() }));
     }
 
-    /// Resolves when there is a session, or none is to be expected soon.
+    /// Resolves when there is a session, or none is to be expected soon: it is parked, and neither tried now nor as soon
+    /// as for a caller.
     pub(crate) async fn settled(&self) {
-        let settled = |published: &Published| {
-            matches!(published.snapshot.status, Status::Ready(_) | Status::Parked(_) | Status::Shutdown)
+        // What was asked for before is under way then.
+        let (reply, done) = oneshot::channel();
+        self.0.command(Command::Turn(reply));
+        drop(done.await); // an owner that is gone has settled everything
+        let settled = |published: &Published| match (published.snapshot.status, published.snapshot.state) {
+            (Status::Ready(_) | Status::Shutdown, _) => true,
+            (Status::Parked(_), State::Parked { probe_at: Some(at) }) => {
+                at > self.0.clock.now() + self.tuning().config.demand_interval()
+            }
+            (Status::Parked(_), State::Parked { probe_at: None } | State::Closing { then: Then::Park, .. }) => true,
+            _ => false,
         };
         // An error says that the connection has ended.
         drop(self.0.published.clone().wait_for(settled).await);

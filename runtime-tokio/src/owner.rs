@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Answered,
     /// A call found the session silent for longer than `keepalive`: the host may have slept.
     Silent,
+    /// Answered when what was asked for before has been done.
+    Turn(oneshot::Sender<()>),
     /// A session is broken, and a caller saw it.
     Lost { epoch: Epoch, failure: Failure, cause: Arc<str> },
 }
@@ -171,6 +173,7 @@ impl Owner {
             }
             Command::Answered => self.sample(),
             Command::Silent => self.notice_suspend(),
+            Command::Turn(done) => _ = done.send(()), // the caller may be gone
             Command::Lost { epoch, failure, cause } => self.fail(Input::Lost { epoch, failure }, epoch, cause),
         }
     }

@@ -37,7 +37,8 @@ impl Readiness {
 
 impl Fleet {
     /// Waits until every selected server is ready, or is parked and so will not be soon, but never longer than this: what
-    /// is ready by then can be used, and what is not goes on trying.
+    /// is ready by then can be used, and what is not goes on trying. A parked server that was just woken, or registered
+    /// again, is waited for.
     pub async fn ready(&self, servers: &Select, within: Duration) -> Readiness {
         let names = self.select(servers);
         let settled = names.iter().map(|name| self.settled(name));

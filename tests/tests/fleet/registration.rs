@@ -6,7 +6,7 @@ use mcp_reconnect::ServerState;
 use mcp_reconnect::config::{Connect, FleetConfig};
 use mcp_reconnect::core::{FailureClass, ParkReason, Status};
 use mcp_reconnect::fleet::{Fleet, FleetEvent, Select};
-use mcp_reconnect_tests::fake::FakeServer;
+use mcp_reconnect_tests::fake::{FakeServer, Ledger};
 use mcp_reconnect_tests::link::MemoryConnector;
 use tokio::time::{Instant, sleep};
 
@@ -119,6 +119,11 @@ async fn a_registration_does_not_keep_a_session_from_its_rest() {
     fleet.shutdown().await;
 }
 
+/// How much a server was told, pings apart: they come by themselves.
+fn heard(ledger: &Ledger) -> usize {
+    ledger.entries().len() - ledger.requests("ping")
+}
+
 /// Everything at once: each gets what it needs, and no other is touched.
 #[tokio::test(start_paused = true)]
 async fn one_call_touches_only_what_it_must() {
@@ -152,7 +157,7 @@ async fn one_call_touches_only_what_it_must() {
     sleep(secs(10)).await;
     drop(told(&mut events));
     let quiet = [&healthy, &auth, &permanent, &requested, &disabled, &tuned];
-    let before = quiet.map(|server| server.ledger().entries().len());
+    let before = quiet.map(|server| heard(&server.ledger()));
     [&backing, &dead].into_iter().for_each(|server| server.set_script("").unwrap());
     let second = common()
         .with("enabled", server(&enabled, 1))
@@ -187,7 +192,7 @@ async fn one_call_touches_only_what_it_must() {
     assert_eq!(outcomes(&report), all);
     until_ready(&mut events, "dead").await;
     all_ready(&fleet, &["backing", "dead", "enabled", "healthy", "moved", "new", "tuned"]).await;
-    assert_eq!(quiet.map(|server| server.ledger().entries().len()), before, "not a word to these");
+    assert_eq!(quiet.map(|server| heard(&server.ledger())), before, "not a word to these");
     assert_eq!((gone.ledger().live_links(), bad.ledger().spawns()), (0, 0));
     assert_eq!([&moved, &new, &enabled, &gone].map(|server| server.ledger().spawns()), [2, 1, 1, 1]);
     assert!(!fleet.names().iter().any(|name| matches!(&**name, "bad" | "gone")));
@@ -301,5 +306,46 @@ async fn handlers_are_made_for_each_server_and_epoch() {
     let mut made = made.lock().unwrap().clone();
     made.sort_unstable();
     assert_eq!(made, [("one".to_owned(), 1), ("one".to_owned(), 2), ("two".to_owned(), 1)]);
+    fleet.shutdown().await;
+}
+
+/// A parked server that was asked for is waited for until that has come to an end; one that nobody asked for is not.
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_parked_server_that_is_registered_again() {
+    let server = memory(DEAD);
+    let (fleet, mut events) = watched();
+    fleet.apply(config(&[("a", &server)]));
+    until_parked(&mut events, "a", ParkReason::Exhausted).await;
+    for (script, asked, complete, takes) in [
+        (DEAD, false, false, 0),
+        ("initialize delay 2s, exit 1", true, false, 2),
+        ("initialize delay 2s", true, true, 2),
+    ] {
+        sleep(secs(10)).await;
+        server.set_script(script).unwrap();
+        if asked {
+            assert_eq!(outcomes(&fleet.apply(config(&[("a", &server)]))), ["a: woken"]);
+        }
+        let began = Instant::now();
+        assert_eq!(fleet.ready(&Select::All, secs(60)).await.is_complete(), complete, "{script}");
+        assert_eq!(began.elapsed().as_secs(), takes, "{script}");
+    }
+    fleet.shutdown().await;
+}
+
+/// The same right after it was parked: its dial comes as soon as for a caller.
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_server_that_was_parked_just_now() {
+    let server = memory(DEAD);
+    let (fleet, mut events) = watched();
+    fleet.apply(config(&[("a", &server)]));
+    until_parked(&mut events, "a", ParkReason::Exhausted).await;
+    server.set_script("").unwrap();
+    assert_eq!(outcomes(&fleet.apply(config(&[("a", &server)]))), ["a: woken"]);
+    all_ready(&fleet, &["a"]).await;
+    fleet.park("a");
+    let began = Instant::now();
+    assert!(!fleet.ready(&Select::All, secs(60)).await.is_complete());
+    assert_eq!(began.elapsed().as_secs(), 0, "who rests on request is not waited for");
     fleet.shutdown().await;
 }
