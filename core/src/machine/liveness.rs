@@ -77,7 +77,7 @@ impl ConnectionMachine {
             }
         }
         if answered {
-            self.used();
+            self.used(heard);
             self.close_breaker(out);
         }
     }
@@ -125,12 +125,12 @@ impl ConnectionMachine {
         }
     }
 
-    /// A caller or an answered call: the session is in use.
-    pub(super) fn used(&mut self) {
+    /// A caller or an answered call: the session was in use then.
+    pub(super) fn used(&mut self, when: Timestamp) {
         if let State::Ready { rest_at: Some(at), .. } = &mut self.state
             && let Some(idle) = self.config.idle_timeout()
         {
-            *at = self.now + idle;
+            *at = (*at).max(when + idle);
         }
     }
 

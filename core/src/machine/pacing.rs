@@ -157,7 +157,7 @@ impl ConnectionMachine {
             State::Closing { epoch, deadline, then: Then::Rest } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } };
             }
-            State::Ready { .. } => self.used(),
+            State::Ready { .. } => self.used(self.now),
             State::Connecting { .. }
             | State::Closing { .. }
             | State::TransientFailure { .. }

@@ -282,7 +282,7 @@ impl Model {
         match step.input {
             Input::Tick => {}
             Input::Connect { .. } => match (self.phase, self.plan) {
-                (Phase::Up { .. }, _) => self.used(),
+                (Phase::Up { .. }, _) => self.used(self.now),
                 (Phase::Nothing | Phase::Closing { .. }, Plan::Rest) => {
                     self.plan = Plan::Dial;
                     self.set_next(Window::at(self.soonest(), Pace::AtOnce), want);

@@ -1,14 +1,17 @@
 //! Calls to tools by their names in the list of all.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use mcp_reconnect_core::Status;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, JsonObject};
 
 use super::Fleet;
 use super::tools::LookupError;
 use crate::call::CallOptions;
+use crate::connection::Connection;
 use crate::error::CallError;
 
 /// Why a call by name brought no result.
@@ -67,6 +70,10 @@ impl Fleet {
 
     /// The same with everything that a call can have. `params.name` is the name in the list of all.
     ///
+    /// Of a server that lists nothing yet (it was just replaced, or is dialled on demand and was never asked) a call waits
+    /// for a session, as calls do, before it is told that there is no such tool. A tool that was never listed is taken to
+    /// be of the server that its name begins with.
+    ///
     /// # Errors
     ///
     /// See [`FleetCallError`].
@@ -75,24 +82,66 @@ impl Fleet {
         mut params: CallToolRequestParams,
         options: Option<&CallOptions>,
     ) -> Result<CallToolResponse, FleetCallError> {
-        let (server, connection) = {
-            let servers = self.0.lock();
-            let tool = match servers.tools.lookup(&params.name) {
-                Ok(tool) => tool,
-                Err(why) => return Err(FleetCallError::NotOffered { name: params.name.as_ref().into(), why }),
+        let name = params.name.clone();
+        let (mut waited, mut closed) = (false, false);
+        loop {
+            let (server, connection, tool) = match self.find(&name) {
+                Ok(found) => found,
+                Err(why) => match self.unlisted(&name, &why) {
+                    Some((server, connection)) if !waited => {
+                        waited = true;
+                        let session = connection.session().await;
+                        session.map_err(|error| FleetCallError::Call { server, error })?;
+                        continue;
+                    }
+                    Some(_) | None => return Err(FleetCallError::NotOffered { name: name.as_ref().into(), why }),
+                },
             };
-            let connection = servers.by_name.get(&tool.server).and_then(|server| server.connection().cloned());
-            let found = (tool.server.clone(), connection);
-            params.name = tool.tool().name.clone();
-            found
+            params.name = tool;
+            let called = match options {
+                Some(options) => connection.call_tool_with(params.clone(), options).await,
+                None => connection.call_tool(params.clone()).await,
+            };
+            match called {
+                // Replaced while the call was on its way to it.
+                Err(CallError::Closed)
+                    if !closed && self.connection(&server).is_some_and(|now| !now.is(Some(&connection))) =>
+                {
+                    closed = true;
+                }
+                called => return called.map_err(|error| FleetCallError::Call { server, error }),
+            }
+        }
+    }
+
+    /// Where a tool is called, and its server's name of it.
+    fn find(&self, name: &str) -> Result<(Arc<str>, Connection, Cow<'static, str>), LookupError> {
+        let servers = self.0.lock();
+        let tool = servers.tools.lookup(name)?;
+        let not_offered =
+            || LookupError::NotOffered { server: tool.server.clone(), tool: tool.tool().name.as_ref().into() };
+        let connection = servers.by_name.get(&tool.server).and_then(|server| server.connection().cloned());
+        Ok((tool.server.clone(), connection.ok_or_else(not_offered)?, tool.tool().name.clone()))
+    }
+
+    /// The server that this tool must be of, if that lists nothing now.
+    fn unlisted(&self, name: &str, why: &LookupError) -> Option<(Arc<str>, Connection)> {
+        let servers = self.0.lock();
+        let server = match why {
+            LookupError::NotOffered { server, .. } => server.clone(),
+            LookupError::Unknown => {
+                let separator = servers.tools.naming().separator();
+                let begins =
+                    |server: &&Arc<str>| name.strip_prefix(&***server).is_some_and(|rest| rest.starts_with(separator));
+                servers.by_name.keys().find(begins)?.clone()
+            }
+            _ => return None,
         };
-        let error = |error| FleetCallError::Call { server: server.clone(), error };
-        // What is offered has a connection.
-        let connection = connection.ok_or_else(|| error(CallError::Closed))?;
-        let called = match options {
-            Some(options) => connection.call_tool_with(params, options).await,
-            None => connection.call_tool(params).await,
+        let connection = servers.by_name.get(&server)?.connection()?.clone();
+        let coming = match connection.snapshot().status {
+            Status::Idle | Status::Connecting | Status::TransientFailure | Status::Ready(_) => true,
+            Status::Parked(_) | Status::Shutdown => false,
         };
-        called.map_err(error)
+        (coming && connection.catalogue().is_none()).then_some((server, connection))
     }
 }

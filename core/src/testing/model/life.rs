@@ -8,9 +8,9 @@ use crate::time::Timestamp;
 use super::{Asked, Expected, Model, Pace, Phase, Plan, Step, Sure, Window};
 
 impl Model {
-    pub(super) fn used(&mut self) {
+    pub(super) fn used(&mut self, when: Timestamp) {
         if let (Some(life), Some(idle)) = (&mut self.life, self.config.idle_timeout()) {
-            life.rest_at = Some(self.now + idle);
+            life.rest_at = life.rest_at.max(Some(when + idle));
         }
     }
 
@@ -46,8 +46,9 @@ impl Model {
         } else if let Some((from, to)) = life.ask {
             life.ask = Some((from.max(next), to.max(next)));
         }
+        let heard = life.heard;
         if answered {
-            self.used();
+            self.used(heard);
             self.answer(want);
         }
     }
