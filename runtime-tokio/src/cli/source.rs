@@ -13,7 +13,7 @@ pub(super) const WRONG: u8 = 2;
 #[derive(clap::Args)]
 pub(super) struct ConfigArgs {
     /// The config: the `mcpServers` JSON that MCP clients share. Without it, the first of the usual places that names
-    /// servers, the project's before the user's
+    /// servers, the project's before the user's. It says which commands are run
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

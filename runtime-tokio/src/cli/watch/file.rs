@@ -8,20 +8,18 @@ use mcp_reconnect::config::{ConfigErrors, FleetConfig, Parsed, Watcher};
 pub(super) struct ConfigFile {
     path: PathBuf,
     watcher: Option<Watcher>,
+    /// Why its changes are not seen, where that is so.
+    pub(super) unseen: Option<String>,
     is_read: bool,
 }
 
 impl ConfigFile {
     pub(super) fn new(path: PathBuf) -> Self {
-        let watcher = match Watcher::new(&path) {
-            Ok(watcher) => Some(watcher),
-            // Where there is no directory there is no file either, which is told when it is read.
-            Err(error) => {
-                tracing::warn!("{error}: changes of the config are not seen");
-                None
-            }
+        let (watcher, unseen) = match Watcher::new(&path) {
+            Ok(watcher) => (Some(watcher), None),
+            Err(error) => (None, Some(format!("changes of the config are not seen: {error}"))),
         };
-        Self { path, watcher, is_read: false }
+        Self { path, watcher, unseen, is_read: false }
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -107,6 +107,9 @@ async fn try_run(args: &WatchArgs) -> Result<(), u8> {
         }
     };
     tell_warnings(&parsed.warnings);
+    if let Some(unseen) = &file.unseen {
+        anstream::eprintln!("warning: {unseen}");
+    }
     let fleet = Fleet::builder().build().map_err(|error| failed(&error))?;
     let shown = if args.has_table() {
         screen::run(&fleet, parsed, &mut file, &mut signals).await

@@ -29,6 +29,7 @@ pub(super) async fn run(fleet: &Fleet, parsed: Parsed, file: &mut ConfigFile, si
     let mut keys = EventStream::new();
     let mut view = View::new(shown(file.path()));
     apply(fleet, &mut view, Ok(parsed));
+    view.notices.extend(file.unseen.as_ref().map(|unseen| format!("warning: {unseen}")));
     // When it is drawn next; `None` while nothing on it moves.
     let mut due = Some(Instant::now());
     loop {

@@ -21,8 +21,14 @@ async fn watched(patience: Duration) -> (TempDir, PathBuf, Watcher) {
     let path = dir.path().join("mcp.json");
     fs::write(&path, server("first")).unwrap();
     let mut watcher = Watcher::with(&path, WatchOptions { patience, ..WatchOptions::default() }).unwrap();
-    assert_eq!(only(watcher.next().await), "first");
+    assert_eq!(only(next(&mut watcher).await), "first");
     (dir, path, watcher)
+}
+
+/// What is told next; a watcher that tells nothing more has failed.
+async fn next(watcher: &mut Watcher) -> Option<Version> {
+    let told = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
+    told.expect("it tells of a change")
 }
 
 /// The one server of a version.
@@ -43,7 +49,7 @@ async fn a_file_that_is_written_anew_is_read_again() {
     let (_dir, path, mut watcher) = watched(NEVER).await;
     for name in ["second", "third"] {
         fs::write(&path, server(name)).unwrap();
-        assert_eq!(only(watcher.next().await), name);
+        assert_eq!(only(next(&mut watcher).await), name);
     }
 }
 
@@ -54,7 +60,7 @@ async fn a_file_that_another_is_renamed_to_is_read_again() {
         let other = dir.path().join("mcp.json.tmp");
         fs::write(&other, server(name)).unwrap();
         fs::rename(&other, &path).unwrap();
-        assert_eq!(only(watcher.next().await), name);
+        assert_eq!(only(next(&mut watcher).await), name);
     }
 }
 
@@ -65,7 +71,7 @@ async fn a_file_that_is_away_for_a_moment_is_not_told() {
     // Long enough for a watcher without patience to tell it.
     tokio::time::sleep(WatchOptions::default().settle * 4).await;
     fs::write(&path, server("second")).unwrap();
-    assert_eq!(only(watcher.next().await), "second");
+    assert_eq!(only(next(&mut watcher).await), "second");
 }
 
 #[tokio::test]
@@ -74,18 +80,18 @@ async fn a_file_that_is_half_written_is_not_told() {
     fs::write(&path, r#"{ "mcpServers": { "#).unwrap();
     tokio::time::sleep(WatchOptions::default().settle * 4).await;
     fs::write(&path, server("second")).unwrap();
-    assert_eq!(only(watcher.next().await), "second");
+    assert_eq!(only(next(&mut watcher).await), "second");
 }
 
 #[tokio::test]
 async fn a_file_that_stays_away_is_told_and_so_is_its_return() {
     let (_dir, path, mut watcher) = watched(Duration::ZERO).await;
     fs::remove_file(&path).unwrap();
-    assert_eq!(wrong(watcher.next().await).problems[0].kind, ProblemKind::Unreadable);
+    assert_eq!(wrong(next(&mut watcher).await).problems[0].kind, ProblemKind::Unreadable);
     fs::write(&path, server("first")).unwrap();
     // Between the two it may be seen empty.
     loop {
-        match watcher.next().await {
+        match next(&mut watcher).await {
             Some(Err(errors)) => assert!(matches!(errors.problems[0].kind, ProblemKind::Syntax { .. }), "{errors}"),
             version => break assert_eq!(only(version), "first"),
         }
@@ -96,7 +102,7 @@ async fn a_file_that_stays_away_is_told_and_so_is_its_return() {
 async fn a_broken_version_is_told_with_all_that_is_wrong() {
     let (_dir, path, mut watcher) = watched(NEVER).await;
     fs::write(&path, r#"{ "mcpServers": { "a": { "command": 1 }, "b": { "url": "x" } } }"#).unwrap();
-    let errors = wrong(watcher.next().await);
+    let errors = wrong(next(&mut watcher).await);
     let servers: Vec<_> = errors.problems.iter().map(|problem| problem.server.as_deref()).collect();
     assert_eq!(servers, [Some("a"), Some("b")], "{errors}");
 }
@@ -109,7 +115,7 @@ async fn what_reads_the_same_is_no_change_and_neighbours_are_nobodys_business() 
     drop(fs::read(&path).unwrap());
     tokio::time::sleep(WatchOptions::default().settle * 4).await;
     fs::write(&path, server("second")).unwrap();
-    assert_eq!(only(watcher.next().await), "second", "the first that is told");
+    assert_eq!(only(next(&mut watcher).await), "second", "the first that is told");
 }
 
 #[tokio::test]
@@ -124,14 +130,14 @@ async fn a_link_that_comes_to_point_elsewhere_is_followed() {
     symlink("one", &data).unwrap();
     symlink("data/mcp.json", &path).unwrap();
     let mut watcher = Watcher::with(&path, WatchOptions { patience: NEVER, ..WatchOptions::default() }).unwrap();
-    assert_eq!(only(watcher.next().await), "one");
-    let next = dir.path().join("data.tmp");
-    symlink("two", &next).unwrap();
-    fs::rename(&next, &data).unwrap();
-    assert_eq!(only(watcher.next().await), "two");
+    assert_eq!(only(next(&mut watcher).await), "one");
+    let other = dir.path().join("data.tmp");
+    symlink("two", &other).unwrap();
+    fs::rename(&other, &data).unwrap();
+    assert_eq!(only(next(&mut watcher).await), "two");
     // And what is there is watched from now on.
     fs::write(dir.path().join("two/mcp.json"), server("three")).unwrap();
-    assert_eq!(only(watcher.next().await), "three");
+    assert_eq!(only(next(&mut watcher).await), "three");
 }
 
 #[tokio::test]
@@ -139,11 +145,11 @@ async fn a_file_may_come_later_but_not_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mcp.json");
     let mut watcher = Watcher::new(&path).unwrap();
-    assert_eq!(wrong(watcher.next().await).problems[0].kind, ProblemKind::Unreadable);
+    assert_eq!(wrong(next(&mut watcher).await).problems[0].kind, ProblemKind::Unreadable);
     let other = dir.path().join("new");
     fs::write(&other, server("first")).unwrap();
     fs::rename(&other, &path).unwrap();
-    assert_eq!(only(watcher.next().await), "first");
+    assert_eq!(only(next(&mut watcher).await), "first");
     let nowhere = Watcher::new(dir.path().join("nowhere/mcp.json")).unwrap_err().to_string();
     assert!(nowhere.contains("nowhere cannot be watched: "), "{nowhere}");
     assert!(matches!(Watcher::new("/"), Err(WatchError::NoFile { .. })));
