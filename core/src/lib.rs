@@ -52,7 +52,7 @@
 //!
 //! A turn of a driver for real sessions reports [`Resumed`](Input::Resumed) after a gap and
 //! [`Traffic`](Input::Traffic) of the live session before a tick that is due and before a
-//! [`NoReply`](Input::NoReply).
+//! [`NoReply`](Input::NoReply). The [guide](driver_guide) says all that one must do.
 //!
 //! # Guarantees
 //!
@@ -83,6 +83,8 @@
 mod backoff;
 mod breaker;
 mod config;
+#[doc = include_str!("../docs/driver.md")]
+pub mod driver_guide {}
 mod failure;
 mod gate;
 mod id;

@@ -1,5 +1,6 @@
 //! The scripted fake server, and the suites that need more than one crate of mcp-reconnect.
 
 pub mod chaos;
+pub mod drivers;
 pub mod fake;
 pub mod link;

@@ -1,6 +1,7 @@
 //! The suites that need more than one crate, in one binary.
 
 mod chaos;
+mod drivers;
 mod fake;
 mod fleet;
 mod http;

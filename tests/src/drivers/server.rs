@@ -1,0 +1,266 @@
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mcp_reconnect_core::{CloseCause, Epoch, Event, Failure, FailureClass, Input, ReadyFlags, Timestamp, Want};
+
+use super::{Act, Deed, Host, Trace, Transport};
+
+/// How the server meets one dial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dialled {
+    /// After 10 ms nothing is left of the attempt.
+    Refuses(Failure),
+    /// The attempt starts, and nothing follows.
+    Silent,
+    /// Ready after 200 ms; afterwards this.
+    Up(Life),
+}
+
+/// What a session does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// It answers pings after 5 ms, unless it is busy with a call.
+    Healthy,
+    /// It answers no ping.
+    Deaf,
+    /// It says that it knows no pings.
+    NoPings,
+    /// It ends by itself after this long.
+    Ends(Duration),
+}
+
+const REFUSED_AFTER: Duration = Duration::from_millis(10);
+const READY_AFTER: Duration = Duration::from_millis(200);
+const PONG_AFTER: Duration = Duration::from_millis(5);
+const CLOSED_AFTER: Duration = Duration::from_millis(50);
+
+/// What follows an order, one [`Step`] after the other.
+pub type Plan = VecDeque<Step>;
+
+/// One thing that the server will do.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// How long after the step before it, or after the order.
+    pub after: Duration,
+    epoch: Epoch,
+    /// What the transport reports; none: something came in.
+    report: Option<Input>,
+}
+
+/// A scripted server, and the host of the driver that dials it. It waits for nothing itself: what it will do is a
+/// [`Plan`], which the transport of each driver plays in its own time.
+pub struct Server {
+    now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    trace: Trace,
+    state: Mutex<State>,
+}
+
+struct State {
+    dials: VecDeque<Dialled>,
+    life: Life,
+    /// The last epoch that was dialled, and whether something of it is up.
+    epoch: Epoch,
+    up: bool,
+    inbound: Timestamp,
+    answered: bool,
+    call: Option<Timestamp>,
+    slept: bool,
+}
+
+impl Server {
+    /// One that meets its dials like this, every later one like the last.
+    pub fn new(dials: &[Dialled], trace: Trace, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Arc<Self> {
+        let state = State {
+            dials: dials.iter().copied().collect(),
+            life: Life::Healthy,
+            epoch: Epoch::FIRST,
+            up: false,
+            inbound: Timestamp::ZERO,
+            answered: false,
+            call: None,
+            slept: false,
+        };
+        Arc::new(Self { now: Box::new(now), trace, state: Mutex::new(state) })
+    }
+
+    /// A dial was ordered.
+    fn dial(&self, epoch: Epoch, timeout: Duration, interactive: bool) -> Plan {
+        self.trace.line(format_args!("    dial {epoch:?} within {timeout:?}, interactive: {interactive}"));
+        let mut state = self.state();
+        let next = state.dials.pop_front().unwrap_or(Dialled::Silent);
+        if state.dials.is_empty() {
+            state.dials.push_back(next);
+        }
+        (state.epoch, state.up, state.answered, state.call) = (epoch, true, false, None);
+        let step = |after, report| Step { after, epoch, report: Some(report) };
+        let gone = |after, failure| step(after, Input::Gone { epoch, failure });
+        let [started, flags @ ..] = ReadyFlags::ALL;
+        let mut plan = Plan::from([step(Duration::ZERO, Input::Reached { epoch, flag: started })]);
+        match next {
+            Dialled::Refuses(failure) => plan.push_back(gone(REFUSED_AFTER, failure)),
+            Dialled::Silent => {}
+            Dialled::Up(life) => {
+                state.life = life;
+                let waits = [READY_AFTER, Duration::ZERO, Duration::ZERO];
+                plan.extend(
+                    waits.into_iter().zip(flags).map(|(after, flag)| step(after, Input::Reached { epoch, flag })),
+                );
+                if let Life::Ends(after) = life {
+                    plan.push_back(gone(after, FailureClass::Transport.into()));
+                }
+            }
+        }
+        plan
+    }
+
+    /// A close was ordered.
+    fn close(&self, epoch: Epoch, cause: CloseCause) -> Plan {
+        self.trace.line(format_args!("    close {epoch:?}, {cause:?}"));
+        let mut state = self.state();
+        state.up &= state.epoch != epoch;
+        let failure = FailureClass::Transport.into();
+        [Step { after: CLOSED_AFTER, epoch, report: Some(Input::Gone { epoch, failure }) }].into()
+    }
+
+    /// A ping was ordered.
+    fn ping(&self, epoch: Epoch) -> Plan {
+        self.trace.line(format_args!("    ping {epoch:?}"));
+        let state = self.state();
+        let report = match state.life {
+            Life::NoPings => Some(Input::PingUnsupported { epoch }),
+            Life::Healthy if state.call.is_none() => None,
+            Life::Healthy | Life::Deaf | Life::Ends(_) => return Plan::new(),
+        };
+        [Step { after: PONG_AFTER, epoch, report }].into()
+    }
+
+    /// The moment of a step has come: what the transport reports. Nothing where the epoch is over already.
+    pub fn happens(&self, step: &Step) -> Option<Input> {
+        let mut state = self.state();
+        if let Some(Input::Gone { .. }) = step.report
+            && (state.epoch, state.up) == (step.epoch, false)
+        {
+            return step.report; // its close is complete
+        }
+        if (state.epoch, state.up) != (step.epoch, true) {
+            return None;
+        }
+        state.up = !matches!(step.report, Some(Input::Gone { .. }));
+        state.inbound = (self.now)();
+        step.report
+    }
+
+    /// A sample of the traffic of this epoch's session.
+    fn traffic(&self, epoch: Epoch) -> Input {
+        let mut state = self.state();
+        let answered = std::mem::take(&mut state.answered);
+        Input::Traffic { epoch, inbound: state.inbound, answered, oldest: state.call }
+    }
+
+    /// Does what the script says is done now; what is left to do for the handle of the driver.
+    pub fn act(&self, act: Act) -> Option<Deed> {
+        let now = (self.now)();
+        let mut state = self.state();
+        let epoch = state.epoch;
+        Some(match act {
+            Act::Ask(patience) => Deed::Ask(Want::Session, patience),
+            Act::AskNewer(patience) => Deed::Ask(Want::SessionAfter(epoch), patience),
+            Act::Tell(input) => Deed::Tell(input),
+            Act::Lost(class) => Deed::Tell(Input::Lost { epoch, failure: class.into() }),
+            Act::LostFirst(class) => Deed::Tell(Input::Lost { epoch: Epoch::FIRST, failure: class.into() }),
+            Act::Crash => {
+                state.up = false;
+                Deed::Tell(Input::Gone { epoch, failure: FailureClass::Transport.into() })
+            }
+            Act::NoReply => Deed::Tell(Input::NoReply { epoch, sent: now }),
+            Act::Answered => {
+                (state.inbound, state.answered, state.call) = (now, true, None);
+                return None;
+            }
+            Act::AnsweredAfterStrikes => {
+                Deed::Tell(Input::Traffic { epoch, inbound: now, answered: true, oldest: None })
+            }
+            Act::Call => {
+                state.call = Some(now);
+                return None;
+            }
+            Act::Deaf => {
+                state.life = Life::Deaf;
+                return None;
+            }
+            Act::Slept => {
+                state.slept = true;
+                return None;
+            }
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The way to a [`Server`], for a driver whose executor plays plans like this.
+pub struct Scripted<P> {
+    server: Arc<Server>,
+    play: P,
+}
+
+impl<P: Fn(Plan) + Send> Scripted<P> {
+    /// The way to `server`; `play` lets its plans happen, each beside the others.
+    pub const fn new(server: Arc<Server>, play: P) -> Self {
+        Self { server, play }
+    }
+}
+
+impl<P: Fn(Plan) + Send> Transport for Scripted<P> {
+    fn dial(&self, epoch: Epoch, timeout: Duration, interactive: bool) {
+        (self.play)(self.server.dial(epoch, timeout, interactive));
+    }
+
+    fn close(&self, epoch: Epoch, cause: CloseCause) {
+        (self.play)(self.server.close(epoch, cause));
+    }
+
+    fn ping(&self, epoch: Epoch) {
+        (self.play)(self.server.ping(epoch));
+    }
+
+    fn traffic(&self, epoch: Epoch) -> Input {
+        self.server.traffic(epoch)
+    }
+}
+
+impl Host for Server {
+    fn offer(&self, epoch: Option<Epoch>) {
+        match epoch {
+            Some(epoch) => self.trace.line(format_args!("    offer the tools of {epoch:?}")),
+            None => self.trace.line("    offer no tools"),
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        match event {
+            Event::StatusChanged { status, .. } => self.trace.line(format_args!("    status {status}")),
+            other => self.trace.line(format_args!("    {other:?}")),
+        }
+    }
+
+    fn slept(&self) -> bool {
+        std::mem::take(&mut self.state().slept)
+    }
+}
+
+impl<P> fmt::Debug for Scripted<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripted").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
