@@ -68,20 +68,20 @@ impl<C: Clock> Driver<C> {
                 Message::Tell(Input::Tick)
             };
             let message = async { self.messages.recv().await.unwrap_or(Message::Tell(Input::Shutdown)) };
-            // The first of the two that is ready: what has happened comes before what is due.
-            match future::or(message, due).await {
-                Message::Tell(input) => self.turn(input, None),
+            let message = future::or(message, due).await; // what has happened comes before what is due
+            let now = self.clock.now();
+            match message {
+                Message::Tell(input) => self.turn(now, input, None),
                 Message::Ask(want, patience, reply) => {
-                    let until = self.clock.now() + patience;
-                    self.turn(Input::Connect { until }, Some(Caller { want, until, reply }));
+                    let until = now + patience;
+                    self.turn(now, Input::Connect { until }, Some(Caller { want, until, reply }));
                 }
             }
         }
     }
 
     /// A gap, then what the live session's traffic says, then what happened, then whoever need not wait any more.
-    fn turn(&mut self, input: Input, caller: Option<Caller>) {
-        let now = self.clock.now();
+    fn turn(&mut self, now: Timestamp, input: Input, caller: Option<Caller>) {
         let due = self.machine.next_timeout().is_some_and(|at| at <= now);
         if self.host.slept() {
             self.step(now, Input::Resumed, None);

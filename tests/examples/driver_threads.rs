@@ -63,20 +63,21 @@ impl<C: Clock> Driver<C> {
     pub(crate) fn run(mut self) {
         while self.machine.snapshot().state != State::Shutdown {
             let due = self.machine.next_timeout().into_iter().chain(self.waiting.until()).min();
-            match self.clock.wait(&self.messages, due) {
-                None => self.turn(Input::Tick, None),
-                Some(Message::Tell(input)) => self.turn(input, None),
+            let message = self.clock.wait(&self.messages, due);
+            let now = self.clock.now();
+            match message {
+                None => self.turn(now, Input::Tick, None),
+                Some(Message::Tell(input)) => self.turn(now, input, None),
                 Some(Message::Ask(want, patience, reply)) => {
-                    let until = self.clock.now() + patience;
-                    self.turn(Input::Connect { until }, Some(Caller { want, until, reply }));
+                    let until = now + patience;
+                    self.turn(now, Input::Connect { until }, Some(Caller { want, until, reply }));
                 }
             }
         }
     }
 
     /// A gap, then what the live session's traffic says, then what happened, then whoever need not wait any more.
-    fn turn(&mut self, input: Input, caller: Option<Caller>) {
-        let now = self.clock.now();
+    fn turn(&mut self, now: Timestamp, input: Input, caller: Option<Caller>) {
         let due = self.machine.next_timeout().is_some_and(|at| at <= now);
         if self.host.slept() {
             self.step(now, Input::Resumed, None);

@@ -44,25 +44,26 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         while self.machine.snapshot().state != State::Shutdown {
             let due = self.machine.next_timeout().into_iter().chain(self.waiting.until()).min();
-            tokio::select! {
+            let message = tokio::select! {
                 biased; // what has happened comes before what is due
-                Some(message) = self.messages.recv() => match message {
-                    Message::Tell(input) => self.turn(input, None),
-                    Message::Ask(want, patience, reply) => {
-                        let until = self.now() + patience;
-                        self.turn(Input::Connect { until }, Some(Caller { want, until, reply }));
-                    }
-                },
+                Some(message) = self.messages.recv() => message,
                 () = sleep_until(self.origin + due.unwrap_or_default().since(Timestamp::ZERO)), if due.is_some() => {
-                    self.turn(Input::Tick, None);
+                    Message::Tell(Input::Tick)
+                }
+            };
+            let now = Timestamp::from_origin(self.origin.elapsed());
+            match message {
+                Message::Tell(input) => self.turn(now, input, None),
+                Message::Ask(want, patience, reply) => {
+                    let until = now + patience;
+                    self.turn(now, Input::Connect { until }, Some(Caller { want, until, reply }));
                 }
             }
         }
     }
 
     /// A gap, then what the live session's traffic says, then what happened, then whoever need not wait any more.
-    fn turn(&mut self, input: Input, caller: Option<Caller>) {
-        let now = self.now();
+    fn turn(&mut self, now: Timestamp, input: Input, caller: Option<Caller>) {
         let due = self.machine.next_timeout().is_some_and(|at| at <= now);
         if self.host.slept() {
             self.step(now, Input::Resumed, None);
@@ -88,10 +89,6 @@ impl Driver {
                 Output::Event(event) => self.host.tell(event),
             }
         }
-    }
-
-    fn now(&self) -> Timestamp {
-        Timestamp::from_origin(self.origin.elapsed())
     }
 }
 

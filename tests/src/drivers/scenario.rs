@@ -13,6 +13,8 @@ pub enum Act {
     AskNewer(Duration),
     /// The driver is told this.
     Tell(Input),
+    /// The knobs are the defaults from now on, and `keepalive` is this.
+    Retune(Duration),
     /// A caller finds the session broken.
     Lost(FailureClass),
     /// A caller finds the very first session broken.
@@ -145,7 +147,8 @@ pub const SCENARIOS: &[Scenario] = &[
             (4_001, SHUTDOWN),
         ],
     },
-    // Five calls without a reply open the breaker; one caller is let through per open time; an answer closes it.
+    // Five calls without a reply open the breaker; one caller is let through per open time; an answer closes it. Then the
+    // keepalive is set lower.
     Scenario {
         name: "breaker",
         seed: 1,
@@ -163,7 +166,8 @@ pub const SCENARIOS: &[Scenario] = &[
             (45_001, Act::Ask(secs(5))),
             (46_001, Act::AnsweredAfterStrikes),
             (47_001, Act::Ask(secs(5))),
-            (48_001, SHUTDOWN),
+            (48_001, Act::Retune(secs(20))),
+            (80_001, SHUTDOWN),
         ],
     },
     // Put to rest when nobody used it, dialled again by a call, also by one that comes while it closes; then too old.

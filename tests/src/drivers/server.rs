@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mcp_reconnect_core::{CloseCause, Epoch, Event, Failure, FailureClass, Input, ReadyFlags, Timestamp, Want};
+use mcp_reconnect_core::{CloseCause, Config, Epoch, Event, Failure, FailureClass, Input, ReadyFlags, Timestamp, Want};
 
 use super::{Act, Deed, Host, Trace, Transport};
 
@@ -168,6 +168,9 @@ impl Server {
             Act::Ask(patience) => Deed::Ask(Want::Session, patience),
             Act::AskNewer(patience) => Deed::Ask(Want::SessionAfter(epoch), patience),
             Act::Tell(input) => Deed::Tell(input),
+            Act::Retune(keepalive) => {
+                Deed::Tell(Input::Retune(Config::builder().keepalive(keepalive).build().unwrap_or_default()))
+            }
             Act::Lost(class) => Deed::Tell(Input::Lost { epoch, failure: class.into() }),
             Act::LostFirst(class) => Deed::Tell(Input::Lost { epoch: Epoch::FIRST, failure: class.into() }),
             Act::Crash => {
@@ -180,6 +183,7 @@ impl Server {
                 return None;
             }
             Act::AnsweredAfterStrikes => {
+                state.inbound = now;
                 Deed::Tell(Input::Traffic { epoch, inbound: now, answered: true, oldest: None })
             }
             Act::Call => {

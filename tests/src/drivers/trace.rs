@@ -77,7 +77,10 @@ impl Machine {
 
     /// One step.
     pub fn handle(&mut self, now: Timestamp, input: Input) -> Outputs {
-        self.trace.line(format_args!("{now:?} < {input:?}"));
+        match input {
+            Input::Retune(_) => self.trace.line(format_args!("{now:?} < Retune")), // every knob is too much to read
+            input => self.trace.line(format_args!("{now:?} < {input:?}")),
+        }
         let outputs = self.checker.step(now, input);
         for output in outputs {
             self.trace.line(format_args!("{now:?} > {output:?}"));
