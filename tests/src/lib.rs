@@ -4,3 +4,4 @@ pub mod chaos;
 pub mod drivers;
 pub mod fake;
 pub mod link;
+pub mod storm;

@@ -29,4 +29,5 @@ mod lifetime;
 mod seeds;
 mod state;
 mod status;
+mod storm;
 mod support;
