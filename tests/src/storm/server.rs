@@ -11,6 +11,17 @@ pub enum Dead {
     HangsUp,
 }
 
+impl Dead {
+    /// As in "a server that refuses".
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refuses => "refuses",
+            Self::Silent => "is silent",
+            Self::HangsUp => "hangs up",
+        }
+    }
+}
+
 /// How many connects a server admits.
 #[derive(Clone, Copy, Debug)]
 pub struct Admits {

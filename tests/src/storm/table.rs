@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::{Callers, Dead, Figures, Gating, Rule, Storm};
+use super::{Callers, Figures, Gating, Rule, Storm};
 
 const OURS: [(&str, Gating, Callers); 5] = [
     ("mcp-reconnect", Gating::Gate, Callers::None),
@@ -13,11 +13,7 @@ const OURS: [(&str, Gating, Callers); 5] = [
 /// A storm as a table: ours, with and without the gate, beside others. Also gives the figures of the first two rows.
 pub fn table(storm: &Storm) -> (String, [Figures; 2]) {
     let Storm { connections, processes, max_dials, dead, admits, dead_for, .. } = storm;
-    let dead = match dead {
-        Dead::Refuses => "refuses",
-        Dead::Silent => "is silent",
-        Dead::HangsUp => "hangs up",
-    };
+    let dead = dead.as_str();
     let rate = admits.rate();
     let mut text = format!(
         "{connections} connections in {processes} process(es), a gate of {max_dials} each, lose a server that {dead} for \
