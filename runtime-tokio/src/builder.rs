@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Config, ConnectionMachine, Epoch, Input, Memory, State, Status};
+use mcp_reconnect_core::{Config, Epoch, Input, Memory, State, Status};
 use rmcp::{RoleClient, Service};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::task::TaskTracker;
@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 
 use crate::call::CallOptions;
 use crate::catalogue::Catalogue;
-use crate::clock::{Clock, SuspendDetector};
+use crate::clock::{Clock, SuspendDetector, unix_millis};
 use crate::config::Connect;
 use crate::connection::Connection;
 use crate::epoch::{Dialler, Require, Spec};
@@ -27,6 +27,7 @@ use crate::metrics::Meters;
 use crate::owner::{Command, Observer, Owner, Published};
 use crate::setup::Wanted;
 use crate::shared::{Shared, Tuning};
+use crate::trace::{Header, Recorder};
 use crate::view::Handler;
 use crate::wire::RequestIds;
 
@@ -50,6 +51,7 @@ pub struct Builder {
     connect: Connect,
     observer: Option<Box<dyn Observer>>,
     entrance: Entrance,
+    recorder: Option<Recorder>,
 }
 
 /// Why a connection could not be set up.
@@ -101,6 +103,7 @@ impl Builder {
             connect: Connect::default(),
             observer: None,
             entrance: Entrance::default(),
+            recorder: None,
         }
     }
 
@@ -198,6 +201,13 @@ impl Builder {
         self
     }
 
+    /// Records all that the machine is told, for a [replay](crate::trace): a file, say, or a [`Recorder`] of one. It is
+    /// not buffered more than needed, never waited for, and flushed at the end of the connection.
+    pub fn record(mut self, recorder: impl Into<Recorder>) -> Self {
+        self.recorder = Some(recorder.into());
+        self
+    }
+
     /// Who is told what happens, in the turn in which it happens.
     pub(crate) fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
@@ -233,10 +243,15 @@ impl Builder {
             known: Mutex::new(self.known.clone()),
         });
         let clock = Clock::start();
-        let machine = match self.memory {
-            Some(memory) => ConnectionMachine::restore(self.tuning.config, self.seed, clock.now(), memory),
-            None => ConnectionMachine::new(self.tuning.config, self.seed, clock.now()),
+        let header = Header {
+            name: spec.name.to_string(),
+            origin: Some(unix_millis()),
+            seed: self.seed,
+            start: clock.now(),
+            config: self.tuning.config,
+            memory: self.memory,
         };
+        let machine = header.machine();
         let restored = machine.snapshot();
         let may_offer = !matches!(restored.status, Status::Parked(_));
         let known = self.known.carried_over();
@@ -259,6 +274,13 @@ impl Builder {
             meters: meters.clone(),
         };
         let span = tracing::info_span!("connection", server = %spec.name);
+        let recording = self.recorder.and_then(|recorder| match recorder.start(header, span.clone()) {
+            Ok(recording) => Some(recording),
+            Err(error) => {
+                span.in_scope(|| tracing::warn!(%error, "no trace is recorded: there is no thread for it"));
+                None
+            }
+        });
         let owner = Owner {
             machine,
             clock,
@@ -273,6 +295,7 @@ impl Builder {
             live: None,
             cause: None,
             flapped_before: false,
+            recording,
         };
         // What waits already would be dialled at once by this, whatever its wait.
         if self.connect == Connect::Eager && matches!(restored.state, State::Idle) {

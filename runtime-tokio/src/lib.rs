@@ -53,6 +53,7 @@ mod status;
 pub mod stdio;
 #[cfg(test)]
 mod testlink;
+pub mod trace;
 mod view;
 mod wire;
 

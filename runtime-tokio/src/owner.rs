@@ -18,6 +18,7 @@ use crate::epoch::{Dialler, LiveEpoch};
 use crate::event::Event;
 use crate::metrics::Meters;
 use crate::session::Session;
+use crate::trace::Recording;
 
 /// What the handles ask of the owner.
 #[derive(Debug)]
@@ -96,6 +97,7 @@ pub(crate) struct Owner {
     pub(crate) cause: Option<Arc<str>>,
     /// Whether a warning has told that it flaps, since the last session that proved itself.
     pub(crate) flapped_before: bool,
+    pub(crate) recording: Option<Recording>,
 }
 
 impl Owner {
@@ -126,6 +128,9 @@ impl Owner {
             live.kill().await;
         }
         self.dialler.finished().await;
+        if let Some(recording) = self.recording.take() {
+            recording.finish().await;
+        }
     }
 
     fn on_note(&mut self, Note { epoch, what }: Note) {
@@ -221,7 +226,9 @@ impl Owner {
     }
 
     fn handle(&mut self, now: Timestamp, input: Input, mut reply: Option<oneshot::Sender<Admission>>) {
-        for output in self.machine.handle(now, input) {
+        let outputs = self.machine.handle(now, input);
+        self.recording.take_if(|recording| !recording.step(now, input, &outputs));
+        for output in outputs {
             match output {
                 Output::Dial { epoch, timeout, interactive } => self.dial(epoch, timeout, interactive),
                 Output::Close { epoch, cause } => self.close(epoch, cause),

@@ -5,6 +5,7 @@ mod call;
 mod check;
 mod demo;
 mod log;
+mod replay;
 mod signals;
 mod source;
 mod text;
@@ -34,6 +35,7 @@ enum Command {
     Tools(tools::ToolsArgs),
     Check(check::CheckArgs),
     Demo(Box<demo::DemoArgs>),
+    Replay(replay::ReplayArgs),
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),
 }
@@ -44,7 +46,7 @@ impl Command {
         match self {
             Self::Watch(args) => (args.log(), 1),
             Self::Call(_) | Self::Tools(_) | Self::Check(_) => (log::Target::Stderr, 1),
-            Self::Demo(_) | Self::DemoServer(_) => (log::Target::Stderr, 0),
+            Self::Demo(_) | Self::Replay(_) | Self::DemoServer(_) => (log::Target::Stderr, 0),
         }
     }
 }
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
             Ok(()) => block_on(demo::run(&args)),
             Err(error) => usage(ErrorKind::ArgumentConflict, &error),
         },
+        Command::Replay(args) => replay::run(&args),
         Command::DemoServer(args) => demo::serve(&args),
     }
 }

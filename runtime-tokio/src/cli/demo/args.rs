@@ -1,6 +1,7 @@
 //! The arguments of the demo, and what `--help` says of them.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgGroup;
@@ -86,6 +87,9 @@ pub(crate) struct DemoArgs {
     #[arg(long = "for", value_name = "SECONDS", requires = "url", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+    /// Record the connection into this file, for `mcp-reconnect replay`
+    #[arg(long, value_name = "FILE")]
+    pub(super) record: Option<PathBuf>,
     /// A stdio MCP server to do it to, instead of the embedded one
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,

@@ -20,6 +20,7 @@ use mcp_reconnect::stdio::StdioConnector;
 use mcp_reconnect::{Builder, CallOptions, CloseGraces, Connection, HttpServer, ServerCommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::replay::recorder;
 pub(crate) use args::DemoArgs;
 use play::{Play, Stop};
 use report::{Entry, Knobs, Report, millis};
@@ -51,7 +52,12 @@ async fn try_run(args: &DemoArgs) -> io::Result<ExitCode> {
     if let Some(misdeed) = args.misdeed {
         stage.order(misdeed)?;
     }
-    let (subject, server, builder) = cast(args, stage).await?;
+    // First: a file that cannot be written leaves nothing behind.
+    let recorder = args.record.as_deref().map(recorder).transpose()?;
+    let (subject, server, mut builder) = cast(args, stage).await?;
+    if let Some(recorder) = recorder {
+        builder = builder.record(recorder);
+    }
     let config = config()?;
     // No more than the timeout, however much progress a tool reports.
     let timeout = args.call_timeout();
