@@ -31,3 +31,4 @@ mod state;
 mod status;
 mod storm;
 mod support;
+mod traces;

@@ -132,8 +132,7 @@ struct Kind {
 
 fn header(line: &Line<'_>) -> Result<Header, TraceError> {
     let not_a_trace = |problem: String| TraceError::NotATrace { problem };
-    let kind: Kind = serde_json::from_slice(line.text)
-        .map_err(|error| not_a_trace(format!("line {} is no JSON object: {}", line.number, without_place(&error))))?;
+    let kind: Kind = parse(line).map_err(|error| not_a_trace(error.to_string()))?;
     match kind.format {
         Some(Value::String(format)) if format == FORMAT => {}
         Some(other) => return Err(not_a_trace(format!("its format is {}", short(&other)))),
@@ -182,6 +181,10 @@ fn entry(line: &Line<'_>, entries: &mut Vec<Entry>) -> Result<(), TraceError> {
 }
 
 fn parse<T: DeserializeOwned>(line: &Line<'_>) -> Result<T, TraceError> {
+    // An array would be taken for the fields in their order.
+    if !line.text.starts_with(b"{") {
+        return Err(problem(line.number, "it is no JSON object".into()));
+    }
     serde_json::from_slice(line.text).map_err(|error| TraceError::Line {
         line: line.number,
         column: error.column(),

@@ -12,3 +12,4 @@ mod http_link;
 #[path = "../../../transport-http/tests/support/mod.rs"]
 mod http_support;
 mod stdio_link;
+mod trace;

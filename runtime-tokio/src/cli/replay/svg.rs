@@ -18,7 +18,7 @@ const TOP: u64 = 40;
 const LANE: u64 = 26;
 const BAND: u64 = 18;
 /// How wide a letter of a label is, about.
-const LETTER: u64 = 7;
+const LETTER: u64 = 9;
 /// The most labels under the axis.
 const LABELS: u64 = 10;
 
@@ -117,10 +117,20 @@ impl Drawing {
     fn states(&mut self, played: &Played<'_>) {
         self.label("state");
         let first = played.trace.header.machine().snapshot();
+        let mut instants = BTreeMap::new();
         for (from, to, status) in self.stretches(played, &first, |snapshot| snapshot.status) {
             let (name, colour) = (status.to_string(), colour(status));
-            let text = if self.pixels(to) - self.pixels(from) > LETTER * name.len() as u64 { &*name } else { "" };
-            self.band(from, to, colour, &name, text);
+            match self.pixels(to) - self.pixels(from) {
+                0 => drop(instants.entry((self.pixels(from), colour)).or_insert((from, to, name))),
+                width => {
+                    let text = if width > LETTER * name.len() as u64 { &*name } else { "" };
+                    self.band(from, to, colour, &name, text);
+                }
+            }
+        }
+        // On top, or the next would hide it; one for each pixel.
+        for ((_, colour), (from, to, name)) in instants {
+            self.band(from, to, colour, &name, "");
         }
         self.y += LANE;
     }
@@ -278,7 +288,6 @@ fn tenths(tenths: u64) -> String {
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-
     _ = writeln!(text, "{arguments}"); // a string takes everything
 }
 

@@ -8,14 +8,15 @@ use mcp_reconnect::trace::Turn;
 use serde_json::{Value, json};
 
 use super::Played;
-use super::words::{Said, clock, ordered, told};
+use super::words::{self, Said, clock, ordered, told};
 
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
 const ODD: Style = AnsiColor::Yellow.on_default();
 const PLAIN: Style = Style::new();
 
-/// The longest pattern of turns that is folded: a ping takes a sample, a tick, and a sample with its answer.
+/// The longest pattern of rows that is folded: a ping and its answer are two samples and two ticks, a dial that fails
+/// is four rows.
 const PATTERN: usize = 4;
 
 struct Row {
@@ -59,7 +60,25 @@ fn rows(played: &Played<'_>) -> Vec<Row> {
         let orders = turn.answer.outputs.iter().map(|output| (ordered(at, output), style(output))).collect();
         Row { at, told, orders }
     };
-    played.turns.iter().map(row).collect()
+    let mut rows: Vec<Row> = Vec::new();
+    let mut last = None;
+    for (turn, row) in played.turns.iter().zip(played.turns.iter().map(row)) {
+        match (turn.step.input, rows.last_mut()) {
+            // How far a dial gets in one go is one row.
+            (Input::Reached { epoch, flag }, Some(before))
+                if before.orders.is_empty() && last == Some((epoch, turn.step.at)) =>
+            {
+                before.told.and(&format!(", {}", words::flag(flag)));
+                before.orders = row.orders;
+            }
+            _ => rows.push(row),
+        }
+        last = match turn.step.input {
+            Input::Reached { epoch, .. } => Some((epoch, turn.step.at)),
+            _ => None,
+        };
+    }
+    rows
 }
 
 const fn style(output: &Output) -> Style {
@@ -83,9 +102,9 @@ const fn style(output: &Output) -> Style {
 /// How many rows repeat at the start of these, and how often they come in all: the pattern that covers most.
 fn run(rows: &[Row]) -> (usize, usize) {
     let alike = |one: &Row, other: &Row| {
-        one.told.what == other.told.what
+        one.told.is_like(&other.told)
             && one.orders.len() == other.orders.len()
-            && one.orders.iter().zip(&other.orders).all(|((one, _), (other, _))| one.what == other.what)
+            && one.orders.iter().zip(&other.orders).all(|((one, _), (other, _))| one.is_like(other))
     };
     let times = |length: usize| {
         let again = rows[length..].iter().zip(rows).take_while(|(later, row)| alike(later, row)).count();
@@ -101,7 +120,7 @@ fn print(out: &mut impl Write, row: &Row, start: Timestamp) -> io::Result<()> {
     if row.orders.is_empty() {
         return writeln!(out, "{}", row.told);
     }
-    write!(out, "{:<44}", row.told)?;
+    write!(out, "{:<56}", row.told)?;
     for (place, (order, style)) in row.orders.iter().enumerate() {
         let comma = if place == 0 { " " } else { ", " };
         write!(out, "{comma}{style}{order}{style:#}")?;
@@ -114,7 +133,7 @@ fn end(out: &mut impl Write, played: &Played<'_>) -> io::Result<()> {
         let (inputs, stats) = (played.turns.len(), turn.snapshot.stats);
         let took = clock(turn.step.at.since(played.trace.header.start));
         let (dials, sessions, failures) = (stats.dials, stats.sessions, stats.failures);
-        writeln!(out, "{inputs} inputs in {took}: {dials} dials, {sessions} sessions, {failures} failures")?;
+        writeln!(out, "{inputs} inputs in {took}; dials: {dials}, sessions: {sessions}, failures: {failures}")?;
     }
     if let Some(gap) = &played.gap {
         writeln!(out, "{ODD}{gap}{ODD:#}")?;

@@ -10,8 +10,23 @@ use serde_json::{Map, Value};
 
 /// What happened, and what is worth knowing of it; turns that differ in that alone are alike.
 pub(super) struct Said {
-    pub(super) what: String,
-    pub(super) detail: String,
+    what: String,
+    detail: String,
+}
+
+impl Said {
+    /// Whether it is the same but for details and for epochs, which differ from dial to dial.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let words = |said: &Self| {
+            said.what.split(' ').map(|word| word.strip_prefix('#').map_or(word, |_| "#").to_owned()).collect::<Vec<_>>()
+        };
+        words(self) == words(other)
+    }
+
+    /// Adds another word of the same kind.
+    pub(super) fn and(&mut self, more: &str) {
+        self.what.push_str(more);
+    }
 }
 
 impl fmt::Display for Said {
@@ -35,13 +50,29 @@ pub(super) fn clock(since: Duration) -> String {
     format!("{hours}:{minutes:02}:{seconds:02}.{:03}", since.subsec_millis())
 }
 
+/// To the millisecond, where it is that long.
+fn span(time: Duration) -> String {
+    let millis = Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    format!("{:?}", if millis.is_zero() { time } else { millis })
+}
+
+/// What a dial reached, in a word.
+pub(super) const fn flag(flag: ReadyFlag) -> &'static str {
+    match flag {
+        ReadyFlag::Started => "started",
+        ReadyFlag::Transport => "transport",
+        ReadyFlag::Initialized => "initialized",
+        ReadyFlag::Catalogue => "catalogue",
+    }
+}
+
 /// What the machine was told; `before` is the state it was in, `config` its knobs.
 pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config) -> Said {
-    let ago = |then: Timestamp| at.since(then);
+    let ago = |then: Timestamp| span(at.since(then));
     let (epoch, mut said) = match *input {
         Input::Tick => return said("tick", None),
         Input::Connect { until } => {
-            return said("connect", (until > at).then(|| format!("waits {:?}", until.since(at))));
+            return said("connect", (until > at).then(|| format!("waits {}", span(until.since(at)))));
         }
         Input::Wake(cause) => {
             let cause = match cause {
@@ -55,26 +86,16 @@ pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config
         Input::Shutdown => return said("shut down", None),
         Input::Retune(new) => return said("retune", changed(config, &new)),
         Input::Resumed => return said("the host slept", None),
-        Input::Reached { epoch, flag } => {
-            let flag = match flag {
-                ReadyFlag::Started => "started",
-                ReadyFlag::Transport => "transport",
-                ReadyFlag::Initialized => "initialized",
-                ReadyFlag::Catalogue => "catalogue",
-            };
-            (epoch, said(format!("#{epoch} reached: {flag}"), None))
-        }
+        Input::Reached { epoch, flag: reached } => (epoch, said(format!("#{epoch} reached: {}", flag(reached)), None)),
         Input::Lost { epoch, failure } => (epoch, said(format!("#{epoch} lost: {}", failure.class), hint(failure))),
         Input::Gone { epoch, failure } => (epoch, said(format!("#{epoch} gone: {}", failure.class), hint(failure))),
         Input::Traffic { epoch, inbound, answered, oldest } => {
-            let last = format!("last {:?} ago", ago(inbound));
+            let last = if inbound >= at { "last now".into() } else { format!("last {} ago", ago(inbound)) };
             let answered = answered.then(|| "a call answered".to_owned());
-            let oldest = oldest.map(|sent| format!("oldest open call {:?}", ago(sent)));
+            let oldest = oldest.map(|sent| format!("oldest open call {}", ago(sent)));
             (epoch, said(format!("#{epoch} traffic"), [Some(last), answered, oldest].into_iter().flatten()))
         }
-        Input::NoReply { epoch, sent } => {
-            (epoch, said(format!("#{epoch} no reply"), [format!("after {:?}", ago(sent))]))
-        }
+        Input::NoReply { epoch, sent } => (epoch, said(format!("#{epoch} no reply"), [format!("after {}", ago(sent))])),
         Input::PingUnsupported { epoch } => (epoch, said(format!("#{epoch} knows no ping"), None)),
     };
     if before.live_epoch() != Some(epoch) {
@@ -85,11 +106,11 @@ pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config
 
 /// What the machine ordered or told.
 pub(super) fn ordered(at: Timestamp, output: &Output) -> Said {
-    let left = |then: Timestamp| then.since(at);
+    let left = |then: Timestamp| span(then.since(at));
     match *output {
         Output::Dial { epoch, timeout, interactive } => {
             let interactive = interactive.then(|| "may ask for a login".to_owned());
-            said(format!("dial #{epoch}"), [Some(format!("{timeout:?}")), interactive].into_iter().flatten())
+            said(format!("dial #{epoch}"), [Some(span(timeout)), interactive].into_iter().flatten())
         }
         Output::Close { epoch, cause } => {
             let cause = match cause {
@@ -105,7 +126,7 @@ pub(super) fn ordered(at: Timestamp, output: &Output) -> Said {
         Output::Publish { epoch } => said(format!("publish #{epoch}"), None),
         Output::Withdraw => said("withdraw", None),
         Output::Admit(Admission::Go(epoch)) => said(format!("go on #{epoch}"), None),
-        Output::Admit(Admission::Wait { next }) => said("wait", next.map(|at| format!("{:?}", left(at)))),
+        Output::Admit(Admission::Wait { next }) => said("wait", next.map(left)),
         Output::Admit(Admission::Refuse { why, retry_at }) => {
             let why = match why {
                 Refusal::Parked(reason) => format!("refuse: parked, {reason}"),
@@ -113,21 +134,19 @@ pub(super) fn ordered(at: Timestamp, output: &Output) -> Said {
                 Refusal::NotInTime => "refuse: not in time".into(),
                 Refusal::Shutdown => "refuse: shut down".into(),
             };
-            said(why, retry_at.map(|at| format!("again in {:?}", left(at))))
+            said(why, retry_at.map(|at| format!("again in {}", left(at))))
         }
         Output::Event(Event::StatusChanged { status, failure }) => {
             said(status.to_string(), failure.map(|class| class.to_string()))
         }
-        Output::Event(Event::BreakerChanged { open_until: Some(until) }) => {
-            said("breaker opens", [format!("{:?}", left(until))])
-        }
+        Output::Event(Event::BreakerChanged { open_until: Some(until) }) => said("breaker opens", [left(until)]),
         Output::Event(Event::BreakerChanged { open_until: None }) => said("breaker closes", None),
         Output::Event(_) => said("an event of a later version", None),
     }
 }
 
 fn hint(failure: Failure) -> Option<String> {
-    failure.retry_after.map(|after| format!("retry after {after:?}"))
+    failure.retry_after.map(|after| format!("retry after {}", span(after)))
 }
 
 /// The knobs that are not what they were.
@@ -148,7 +167,7 @@ fn knobs(config: &Config) -> Map<String, Value> {
 fn knob(name: &str, value: Option<&Value>) -> String {
     match value.and_then(Value::as_u64) {
         Some(count) if matches!(name, "ping_misses" | "breaker_strikes") => count.to_string(),
-        Some(nanos) => format!("{:?}", Duration::from_nanos(nanos)),
+        Some(nanos) => span(Duration::from_nanos(nanos)),
         None => "off".into(),
     }
 }
