@@ -2,7 +2,7 @@
 //!
 //! A connection that is given a [`Recorder`] ([`Builder::record`](crate::Builder::record)) writes JSON lines: a header
 //! with the knobs and the seed, then every [`Input`](crate::core::Input) with its time, exactly as the machine saw it.
-//! [`read`] takes them in again, and [`Trace::replay`] runs them through a fresh machine, which says the same.
+//! [`read()`] takes them in again, and [`Trace::replay`] runs them through a fresh machine, which says the same.
 //! `docs/trace.md` in the source describes the format; `mcp-reconnect replay FILE` prints and draws it.
 //!
 //! A trace holds no secrets: no texts of the server or of a failure, no commands, addresses or headers. The name of the

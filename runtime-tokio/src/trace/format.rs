@@ -44,6 +44,7 @@ pub struct Header {
 
 /// What follows the header.
 #[derive(Clone, PartialEq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are steps")]
 pub enum Entry {
     /// The machine was told something.
     Step(Step),
