@@ -169,6 +169,8 @@ impl Owner {
                 let until = self.clock.timestamp(until);
                 self.step(Input::Connect { until }, Some(reply));
             }
+            // First of all: what became due in the gap is not held against the session.
+            Command::Input(Input::Resumed) => self.handle(self.clock.now(), Input::Resumed, None),
             Command::Input(input) => self.step(input, None),
             Command::NoReply { epoch, sent, noted } => {
                 let sent = self.clock.timestamp(sent);

@@ -30,7 +30,8 @@ impl Stuck {
 
 impl Write for Stuck {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        _ = self.release.recv(); // an error says that it was released for good
+        // An error says that it was released for good; or who waits for it must fail, not hang.
+        _ = self.release.recv_timeout(HANG);
         self.file.write(bytes)
     }
 
@@ -184,4 +185,25 @@ async fn traces_are_written_while_the_connection_lives() {
         }
     }
     connection.shutdown().await;
+}
+
+/// A host that says it slept is heard before anything that became due meanwhile: a ping that was under way is no
+/// verdict.
+#[tokio::test(start_paused = true)]
+async fn traces_tell_of_a_suspend_before_what_was_due_in_it() {
+    let (file, server) = (Memory::default(), memory("ping delay 60s, ok"));
+    let impatient = config(|config| config.ping_misses(1));
+    let connection = builder(&server).config(impatient).record(file.clone()).build().unwrap();
+    connection.session().await.unwrap();
+    server.watch().wait_until(|ledger| ledger.requests("ping") == 1).await;
+    tokio::time::sleep(secs(1)).await;
+    connection.resumed();
+    tokio::time::advance(secs(8 * 3600)).await;
+    tokio::time::sleep(secs(5)).await;
+    assert_eq!(connection.snapshot().status, Status::Ready(epoch(1)));
+    connection.shutdown().await;
+    let trace = file.trace();
+    let woken = steps(&trace).into_iter().position(|step| step.input == Input::Resumed).expect("it was told");
+    let (before, resumed) = (steps(&trace)[woken - 1].at, steps(&trace)[woken].at);
+    assert!(resumed.since(before) >= secs(8 * 3600), "{before:?} {resumed:?}");
 }
