@@ -1,6 +1,8 @@
 //! The machine: what each input does. [`pacing`] decides when to dial, [`liveness`] watches a Ready session.
 
 mod liveness;
+#[cfg(feature = "testing")]
+mod normal;
 mod pacing;
 
 use core::time::Duration;

@@ -18,8 +18,10 @@
 
 mod checker;
 mod model;
+mod normal;
 mod rules;
 mod walk;
 
 pub use checker::{Checker, Rules};
+pub use normal::{Draw, Frame, View};
 pub use walk::Walk;

@@ -5,3 +5,4 @@ pub mod drivers;
 pub mod fake;
 pub mod link;
 pub mod storm;
+pub mod model;

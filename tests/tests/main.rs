@@ -26,6 +26,7 @@ mod k23;
 mod k24;
 mod k25;
 mod lifetime;
+mod model;
 mod seeds;
 mod state;
 mod status;

@@ -25,7 +25,7 @@ pub(super) struct Hint {
     /// The longest so far: a later shorter one never shortens.
     longest: Duration,
     /// No dial but a wake's comes before.
-    until: Option<Timestamp>,
+    pub(super) until: Option<Timestamp>,
 }
 
 impl Hint {

@@ -21,6 +21,12 @@ impl Rules {
         Self(1 << number)
     }
 
+    /// All of these but one.
+    #[must_use]
+    pub const fn without(self, number: u8) -> Self {
+        Self(self.0 & !(1 << number))
+    }
+
     /// Whether this rule is checked.
     pub const fn contains(self, number: u8) -> bool {
         self.0 & 1 << number != 0
@@ -33,12 +39,12 @@ impl Rules {
 /// report and a tick, say) try both on copies of the machine.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    machine: ConnectionMachine,
+    pub(super) machine: ConnectionMachine,
     /// Given the same inputs: R4.
     twin: Option<ConnectionMachine>,
     /// Given the same inputs, with another breaker: R21.
-    patient: Option<ConnectionMachine>,
-    model: Model,
+    pub(super) patient: Option<ConnectionMachine>,
+    pub(super) model: Model,
     rules: Rules,
 }
 

@@ -74,7 +74,7 @@ impl Step {
 }
 
 /// What is alive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
     Nothing,
     Dialling { epoch: Epoch, deadline: Timestamp, flags: u8 },
@@ -92,7 +92,7 @@ impl Phase {
 }
 
 /// What follows when nothing is alive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Plan {
     Rest,
     Dial,
@@ -101,7 +101,7 @@ pub(super) enum Plan {
 }
 
 /// Which rule sets the time of the next dial.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Pace {
     /// The ladder's step (R12), cut where a caller waits (R14).
     Ladder,
@@ -118,7 +118,7 @@ pub(super) enum Pace {
 }
 
 /// The time of the next dial, or where in between it lies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Window {
     pub(super) from: Timestamp,
     pub(super) to: Timestamp,
@@ -132,7 +132,7 @@ impl Window {
 }
 
 /// On whose behalf the next dial comes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Why {
     Schedule,
     Caller,
@@ -140,7 +140,7 @@ pub(super) enum Why {
 }
 
 /// An unanswered question.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Asked {
     pub(super) since: Timestamp,
     pub(super) deadline: Timestamp,
@@ -149,7 +149,7 @@ pub(super) struct Asked {
 }
 
 /// What the rules know about a Ready session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Life {
     pub(super) heard: Timestamp,
     pub(super) open: Option<Timestamp>,
@@ -163,7 +163,7 @@ pub(super) struct Life {
 }
 
 /// What is known about the server's pings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Pings {
     pub(super) answered: bool,
     pub(super) refused: bool,
@@ -178,7 +178,7 @@ impl Pings {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Model {
     pub(super) config: Config,
     pub(super) now: Timestamp,
