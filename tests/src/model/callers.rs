@@ -105,8 +105,12 @@ impl Callers {
         for property in checker.model().properties() {
             let found = discoveries.get(property.name);
             if property.expectation.discovery_is_failure() == found.is_some() {
-                let way = found.map(|path| path.clone().into_actions()).unwrap_or_default();
-                return Err(format!("{}: {way:#?}", property.name));
+                let mut text = format!("{}\n", property.name);
+                for (world, happens) in found.map(|path| path.clone().into_vec()).unwrap_or_default() {
+                    let next = happens.map_or_else(String::new, |happens| format!("  {happens:?}\n"));
+                    text += &format!("          {world:?}\n{next}");
+                }
+                return Err(text);
             }
         }
         Ok(checker.unique_state_count())
@@ -310,8 +314,7 @@ impl Hash for World {
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.0.iter().map(|server| (server.checker.machine().snapshot().state, &server.callers)))
-            .finish()
+        let seen = |server: &Server| format!("{} {:?}", server.checker.machine().snapshot().status, server.callers);
+        f.write_str(&self.0.iter().map(seen).collect::<Vec<_>>().join("; "))
     }
 }
