@@ -101,6 +101,9 @@ const fn units(units: u64) -> Duration {
     Duration::from_nanos(units)
 }
 
+/// Longer ago than anything: no message has come in that was not known.
+const SILENT: u64 = u64::MAX;
+
 const fn failure(class: FailureClass) -> Failure {
     Failure::new(class)
 }
@@ -261,8 +264,9 @@ fn life() -> Slice {
         Lost(Newest, failure(FailureClass::Unresponsive)),
         traffic(Newest, 0, false, None),
         traffic(Newest, 1, false, None),
-        traffic(Newest, 9, false, Some(0)),
-        traffic(Newest, 9, false, Some(1)),
+        traffic(Newest, SILENT, false, Some(0)),
+        traffic(Newest, SILENT, false, Some(1)),
+        traffic(Newest, SILENT, false, Some(3)),
         traffic(Newest, 0, true, Some(3)),
         NoReply(Newest, 0),
         NoReply(Newest, 1),
@@ -290,7 +294,7 @@ fn rest() -> Slice {
         Lost(Newest, TRANSPORT),
         Gone(Older, TRANSPORT),
         traffic(Newest, 0, true, None),
-        traffic(Newest, 9, false, Some(1)),
+        traffic(Newest, SILENT, false, Some(1)),
         NoReply(Older, 1),
         PingUnsupported(Newest),
     ];
