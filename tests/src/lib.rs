@@ -4,5 +4,5 @@ pub mod chaos;
 pub mod drivers;
 pub mod fake;
 pub mod link;
-pub mod storm;
 pub mod model;
+pub mod storm;
