@@ -40,20 +40,34 @@
 //! - No output of the server ends the link, except a line longer than the frame limit: what is no frame is counted.
 //! - Memory is bounded by the frame limit for stdout, by [`STDERR_LINES`] times [`STDERR_LINE_BYTES`] for stderr.
 //!
-//! Unix only.
+//! Unix only. Without the feature `process` only [`framing`] is built.
 #![cfg(unix)]
 
+#[cfg(feature = "process")]
 mod command;
+#[cfg(feature = "process")]
 mod control;
+#[cfg(feature = "process")]
 mod exit;
+pub mod framing;
+#[cfg(feature = "process")]
 mod group;
+#[cfg(feature = "process")]
 mod read;
+#[cfg(feature = "process")]
 mod stderr;
+#[cfg(feature = "process")]
 mod write;
 
+#[cfg(feature = "process")]
 pub use command::{CLEAN_ENV, CloseGraces, DEFAULT_FRAME_LIMIT, ServerCommand, SpawnError};
+#[cfg(feature = "process")]
 pub use control::{Server, ServerControl, ServerStdout};
+#[cfg(feature = "process")]
 pub use exit::Exit;
+#[cfg(feature = "process")]
 pub use read::{FrameReader, LEFTOVER_LIMIT, ReadError};
+#[cfg(feature = "process")]
 pub use stderr::{STDERR_LINE_BYTES, STDERR_LINES};
+#[cfg(feature = "process")]
 pub use write::{FrameWriter, WriteError};

@@ -1,7 +1,6 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::str;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,42 +9,24 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::control::ServerStdout;
+use crate::framing::{CHUNK, Frames, Overflow};
 
-/// How many bytes are asked for at once, at least; also what an idle reader keeps.
-const CHUNK: usize = 16 * 1024;
 /// How many bytes [`FrameReader::leftover`] takes from the pipe in all: as much as a pipe holds at most by default.
 pub const LEFTOVER_LIMIT: usize = 1024 * 1024;
 
-/// Reads frames from a server: lines that hold one JSON object each.
-///
-/// A line is a frame when it is UTF-8 and, without the white space around it, begins with `{` and ends with `}`: enough
-/// to tell protocol from banners and logs without parsing twice. Whoever parses it must take what turns out not to be
-/// JSON-RPC for noise too. Every other line (blank, bad UTF-8, a bare number, string or array, batches included) is
-/// counted and left out.
+/// Reads [`Frames`] from a server.
 #[derive(Debug)]
 pub struct FrameReader<R> {
     pipe: R,
-    limit: usize,
-    /// Bytes that were read; those before `start` are done with, those before `seen` hold no line end.
-    buffer: Vec<u8>,
-    start: usize,
-    seen: usize,
-    end: Option<End>,
+    frames: Frames,
     /// How many bytes `leftover` may still take.
     leftover: usize,
     traffic: Arc<Traffic>,
 }
 
-/// Why nothing more is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Eof,
-    Overflow,
-}
-
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(pipe: R, limit: usize, traffic: Arc<Traffic>) -> Self {
-        Self { pipe, limit, buffer: Vec::new(), start: 0, seen: 0, end: None, leftover: LEFTOVER_LIMIT, traffic }
+        Self { pipe, frames: Frames::new(limit), leftover: LEFTOVER_LIMIT, traffic }
     }
 
     /// The next frame, without its line end; `None` at the end of the pipe, now and ever after.
@@ -61,63 +42,24 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = self.buffered()? {
                 return Ok(Some(frame));
             }
-            if self.end == Some(End::Eof) {
+            if self.frames.at_end() {
                 return Ok(None);
             }
-            self.make_room();
-            let count = self.pipe.read_buf(&mut self.buffer).await.map_err(ReadError::Io)?;
+            let count = self.pipe.read_buf(self.frames.room()).await.map_err(ReadError::Io)?;
             self.took(count);
         }
     }
 
     /// The next frame of what was read.
     fn buffered(&mut self) -> Result<Option<Box<str>>, ReadError> {
-        while self.end != Some(End::Overflow) {
-            let ended = self.buffer[self.seen..].iter().position(|&byte| byte == b'\n').map(|at| self.seen + at);
-            let (line, next) = match (ended, self.end) {
-                (Some(at), _) => (self.start..at, at + 1),
-                (None, Some(_)) if self.start < self.buffer.len() => (self.start..self.buffer.len(), self.buffer.len()),
-                (None, _) => {
-                    self.seen = self.buffer.len();
-                    if without_return(&self.buffer[self.start..]).len() <= self.limit {
-                        return Ok(None);
-                    }
-                    (self.start..self.seen, self.seen)
-                }
-            };
-            let line = without_return(&self.buffer[line]);
-            if line.len() > self.limit {
-                self.end = Some(End::Overflow);
-                self.buffer = Vec::new();
-                break;
-            }
-            let frame = as_frame(line).map(Box::from);
-            (self.start, self.seen) = (next, next);
-            if frame.is_some() {
-                return Ok(frame);
-            }
-            self.traffic.noise.fetch_add(1, Ordering::Relaxed);
-        }
-        Err(ReadError::Overflow { limit: self.limit })
-    }
-
-    /// Drops what is done with and makes room to read, never for much more than a line within the limit.
-    fn make_room(&mut self) {
-        self.buffer.drain(..self.start);
-        self.seen -= self.start;
-        self.start = 0;
-        let len = self.buffer.len();
-        if len < CHUNK && self.buffer.capacity() > 4 * CHUNK {
-            self.buffer.shrink_to(2 * CHUNK);
-        }
-        if self.buffer.capacity() - len < CHUNK {
-            self.buffer.reserve_exact(len.min(self.limit.saturating_sub(len)).max(CHUNK));
-        }
+        let frame = self.frames.next();
+        self.traffic.noise.store(self.frames.noise(), Ordering::Relaxed);
+        frame.map_err(|Overflow { limit }| ReadError::Overflow { limit })
     }
 
     fn took(&mut self, count: usize) {
         if count == 0 {
-            self.end = Some(End::Eof);
+            self.frames.end();
         } else {
             self.traffic.byte_came();
         }
@@ -139,10 +81,9 @@ impl FrameReader<ServerStdout> {
             if let Some(frame) = self.buffered()? {
                 return Ok(Some(frame));
             }
-            if self.end == Some(End::Eof) {
+            if self.frames.at_end() {
                 return Ok(None);
             }
-            self.make_room();
             let mut chunk = vec![0; CHUNK.min(self.leftover)];
             let count = match self.pipe.read_now(&mut chunk) {
                 Ok(count) => count,
@@ -151,21 +92,10 @@ impl FrameReader<ServerStdout> {
                 Err(error) => return Err(ReadError::Io(error.into())),
             };
             self.leftover -= count;
-            self.buffer.extend_from_slice(&chunk[..count]);
+            self.frames.room().extend_from_slice(&chunk[..count]);
             self.took(count);
         }
     }
-}
-
-/// CRLF ends a line too.
-fn without_return(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\r").unwrap_or(line)
-}
-
-/// The line as a frame, if it looks like one.
-fn as_frame(line: &[u8]) -> Option<&str> {
-    let line = line.trim_ascii();
-    if line.starts_with(b"{") && line.ends_with(b"}") { str::from_utf8(line).ok() } else { None }
 }
 
 /// What a reader has seen, for others to look at.
@@ -337,11 +267,12 @@ mod tests {
         }
         for _ in 0..4 {
             assert!(matches!(reader.next().await, Ok(Some(_))));
-            assert!(reader.buffer.capacity() <= limit + 2 * CHUNK, "{}", reader.buffer.capacity());
+            let capacity = reader.frames.capacity();
+            assert!(capacity <= limit + 2 * CHUNK, "{capacity}");
         }
         theirs.write_all(b"{}\n").await.expect("room");
         assert!(matches!(reader.next().await, Ok(Some(_))));
-        assert!(reader.buffer.capacity() <= 4 * CHUNK, "a large frame leaves no large buffer");
+        assert!(reader.frames.capacity() <= 4 * CHUNK, "a large frame leaves no large buffer");
     }
 
     #[tokio::test]

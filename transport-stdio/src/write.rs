@@ -1,4 +1,3 @@
-use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice};
@@ -6,6 +5,8 @@ use std::io::{self, ErrorKind, IoSlice};
 use mcp_reconnect_core::replay::Sent;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
+
+use crate::framing::one_line;
 
 /// Writes frames to a server, one per line.
 ///
@@ -85,15 +86,6 @@ async fn write_all(
         IoSlice::advance_slices(&mut slices, count);
     }
     pipe.flush().await
-}
-
-/// The frame without raw line ends. JSON strings hold none, so they are white space, and a space is as good.
-fn one_line(frame: &str) -> Cow<'_, str> {
-    if frame.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
-        Cow::Owned(frame.replace(['\n', '\r'], " "))
-    } else {
-        Cow::Borrowed(frame)
-    }
 }
 
 /// Why a frame was not written.
