@@ -28,7 +28,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 impl<'a> Message<'a> {
     /// Reads a message; `None` for what is none.
     pub(crate) fn read(text: &'a str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        object(text)
     }
 
     /// Whether it answers the request with this id.
@@ -46,8 +46,13 @@ impl<'a> Message<'a> {
     /// Code and message of its error.
     pub(crate) fn rpc_error(&self) -> Option<RpcError<'a>> {
         let error = self.error?;
-        Some(serde_json::from_str(error.get()).unwrap_or_default())
+        Some(object(error.get()).unwrap_or_default())
     }
+}
+
+/// Reads an object; an array would do as well for serde, member by member.
+fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
+    if text.trim_ascii_start().starts_with('{') { serde_json::from_str(text).ok() } else { None }
 }
 
 /// Some servers turn a numeric id into a string.
@@ -104,6 +109,14 @@ mod tests {
         }
         assert!(!read(r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#).is_unaddressed_error());
         assert!(!read(r#"{"result":{}}"#).is_unaddressed_error());
+    }
+
+    #[test]
+    fn an_array_is_no_message_and_no_error() {
+        assert!(Message::read(r#"[7,null,null,{},null]"#).is_none());
+        let error = read(r#"{"id":7,"error":[-32001,"Session not found"]}"#).rpc_error().unwrap();
+        assert_eq!((error.code, &*error.message), (0, ""));
+        assert!(Message::read(" {\"id\":7}").is_some());
     }
 
     #[test]
