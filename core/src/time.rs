@@ -7,7 +7,7 @@ use core::time::Duration;
 /// One that is given is at most [`Timestamp::MAX`], half the range of `u64` (about 292 years); deadlines, which are
 /// computed from one and a knob, have the other half, so that none saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(from = "u64", into = "u64"))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Timestamp(u64);
 
 impl Timestamp {

@@ -38,6 +38,19 @@ const DIALS_OF_42: [u64; 9] = [
     246_006_475_987,
 ];
 
+/// At the end of time a deadline is later than any time that is given; it must come back from a file all the same.
+#[test]
+fn a_deadline_after_the_end_of_time_survives_serde() {
+    let mut machine = ConnectionMachine::new(Config::default(), 5, Timestamp::MAX);
+    let deadline = machine.handle(Timestamp::MAX, Input::Connect { until: Timestamp::MAX }).wake_at();
+    assert!(deadline > Some(Timestamp::MAX));
+    let text = serde_json::to_string(&(machine.snapshot(), deadline)).expect("data");
+    assert_eq!(
+        serde_json::from_str::<(Snapshot, Option<Timestamp>)>(&text).expect("data"),
+        (machine.snapshot(), deadline)
+    );
+}
+
 fn parked(class: FailureClass) -> Sim {
     let mut sim = Sim::new(Config::default(), 5, move |_, _| Server::Refuses(secs(0), class.into()));
     sim.give(Input::Connect { until: sim.now });
