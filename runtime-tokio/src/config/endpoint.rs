@@ -158,13 +158,19 @@ impl fmt::Debug for Http {
 
 /// Scheme, host and port of a URL: the parts that are no secret. Empty for what is no URL.
 pub(super) fn origin(url: &str) -> &str {
-    let Some((scheme, rest)) = url.split_once("://") else { return "" };
+    let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) else { return "" };
     // Where there is an `@`, a password may be anywhere before it.
     if rest.contains('@') {
         return scheme;
     }
     let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
     &url[..scheme.len() + 3 + host.len()]
+}
+
+/// RFC 3986, 3.1. What is none may be anything, a secret that holds a `://` included.
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 impl Endpoint {

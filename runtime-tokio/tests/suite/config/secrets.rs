@@ -45,6 +45,7 @@ fn no_problem_tells_a_secret() {
         r#"{"command":"a","env":{"A":"s3cret\u0000"}}"#,
         r#"{"command":"a","env":{"A":"s3cret{env:B}"}, "x":1}"#,
         r#"{"url":"s3cret"}"#,
+        r#"{"url":"s3cret/s3cret://host/"}"#,
         r#"{"url":"ftp://me:s3cret@host/"}"#,
         r#"{"url":"https://me:s3/s3cret@host:s3cret/"}"#,
         r#"{"url":"https://host:99999/s3cret?s3cret"}"#,
