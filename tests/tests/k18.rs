@@ -3,37 +3,10 @@
 use std::sync::Arc;
 
 use mcp_reconnect::core::{ParkReason, Status, WakeCause};
-use mcp_reconnect::{CallError, Catalogue, Connection, Event, Events, Part, Require};
+use mcp_reconnect::{CallError, Event, Events, Part, Require};
 use mcp_reconnect_tests::fake::FakeServer;
 
 use crate::support::*;
-
-fn names(catalogue: &Catalogue) -> Vec<String> {
-    let mut names: Vec<_> = catalogue.tools.items().iter().map(|tool| tool.name.to_string()).collect();
-    names.sort_unstable();
-    names
-}
-
-/// What is offered; `None`: nothing may be.
-fn offered(connection: &Connection) -> Option<Vec<String>> {
-    connection.catalogue().map(|catalogue| names(&catalogue))
-}
-
-/// An event as a word: what matters of it here.
-fn word(event: &Event) -> Option<String> {
-    Some(match event {
-        Event::Status { status: Status::TransientFailure | Status::Connecting, .. } => return None,
-        Event::Status { status, .. } => status.to_string(),
-        Event::Withdrawn => "withdrawn".into(),
-        Event::Catalogue(diff) => {
-            let of =
-                |sign: char, names: &[String]| names.iter().map(|name| format!(" {sign}{name}")).collect::<String>();
-            let tools = &diff.tools;
-            format!("tools{}{}{}", of('+', &tools.added), of('-', &tools.removed), of('~', &tools.changed))
-        }
-        other => format!("{other:?}"),
-    })
-}
 
 /// The words of all events up to this one.
 async fn words_until(events: &mut Events, last: &str) -> Vec<String> {
@@ -188,7 +161,7 @@ async fn k18_restart_new_tools() {
     assert_eq!(offered(&connection).unwrap(), ["a", "b"]);
     assert_eq!(words_until(&mut events, "READY(2)").await, ["tools +c -a ~b", "READY(2)"]);
     let catalogue = connection.catalogue().unwrap();
-    assert_eq!(names(&catalogue), ["b", "c"]);
+    assert_eq!(tool_names(&catalogue), ["b", "c"]);
     assert_eq!(catalogue.tool("b").unwrap().description.as_deref(), Some("v2"));
     assert!(matches!(connection.call_tool(tool("a")).await, Err(CallError::NotOffered { tool, .. }) if &*tool == "a"));
     assert_eq!(server.ledger().calls("a"), 0);
@@ -217,7 +190,7 @@ async fn k18_ready_and_catalogue_belong_together() {
         assert_eq!(until_ready(&mut events).await, number);
         let session = connection.session().await.unwrap();
         assert_eq!(
-            (names(&session.catalogue()), offered(&connection).unwrap()),
+            (tool_names(&session.catalogue()), offered(&connection).unwrap()),
             (expected.map(str::to_owned).to_vec(), expected.map(str::to_owned).to_vec())
         );
     }
@@ -290,7 +263,7 @@ async fn k18_notify_during_the_start() {
         let connection = connect(&server);
         tokio::time::sleep(secs(30)).await;
         assert_eq!(offered(&connection).unwrap(), ["a", "b"], "{change}");
-        assert_eq!(names(&connection.session().await.unwrap().catalogue()), ["a", "b"]);
+        assert_eq!(tool_names(&connection.session().await.unwrap().catalogue()), ["a", "b"]);
         assert!(lists(&server) <= 2, "{change}: {}", lists(&server));
     }
 }
@@ -320,7 +293,7 @@ async fn k18_relist_fails() {
         assert_eq!(words_within(&mut events, secs(30)).await, [] as [&str; 0], "{failing}");
         let catalogue = connection.catalogue().unwrap();
         assert!(matches!(catalogue.tools, Part::Stale { .. }), "{failing}: {catalogue:?}");
-        assert_eq!(names(&catalogue), ["a"]);
+        assert_eq!(tool_names(&catalogue), ["a"]);
         // What it does not name may be new.
         assert_eq!(text(connection.call_tool(tool_with("b", "new")).await), "new");
         assert_eq!(words_within(&mut events, secs(60)).await, ["tools +b"], "{failing}");

@@ -16,14 +16,6 @@ async fn replace(connection: &Connection, events: &mut Events) -> u64 {
     until_ready(events).await
 }
 
-async fn version(connection: &Connection) -> String {
-    connection.session().await.unwrap().server().protocol_version.as_str().to_owned()
-}
-
-async fn era(connection: &Connection) -> Era {
-    connection.session().await.unwrap().era()
-}
-
 /// The protocol version that each request of this method states in its `_meta`.
 fn stated(ledger: &Ledger, wanted: &str) -> Vec<Option<String>> {
     let versions = ledger.entries().iter().filter_map(|entry| match &entry.event {
@@ -31,17 +23,6 @@ fn stated(ledger: &Ledger, wanted: &str) -> Vec<Option<String>> {
         _ => None,
     });
     versions.collect()
-}
-
-/// The version that each `initialize` asked for.
-fn offered(ledger: &Ledger) -> Vec<String> {
-    let offers = ledger.entries().iter().filter_map(|entry| match &entry.event {
-        Entry::Request { method, params, .. } if method == "initialize" => {
-            params["protocolVersion"].as_str().map(str::to_owned)
-        }
-        _ => None,
-    });
-    offers.collect()
 }
 
 /// Also R093.
@@ -114,12 +95,12 @@ async fn k23_probe_kills_and_so_does_initialize() {
 #[tokio::test(start_paused = true)]
 async fn k23_version_list() {
     let (server, connection, mut events) = ready("initialize only 2024-11-05 2025-03-26").await;
-    assert_eq!(offered(&server.ledger()), ["2025-11-25", "2025-03-26"]);
+    assert_eq!(versions_asked_for(&server.ledger()), ["2025-11-25", "2025-03-26"]);
     assert_eq!(version(&connection).await, "2025-03-26");
     assert_eq!((server.ledger().spawns(), connection.snapshot().stats.failures), (1, 0));
     // The next epoch begins with what worked.
     assert_eq!(replace(&connection, &mut events).await, 2);
-    assert_eq!(offered(&server.ledger().of_spawn(2)), ["2025-03-26"]);
+    assert_eq!(versions_asked_for(&server.ledger().of_spawn(2)), ["2025-03-26"]);
 }
 
 /// Lists without a common version park at once: no ladder.
@@ -146,7 +127,7 @@ async fn k23_version_list_that_lies() {
     let connection = connect(&server);
     let mut events = connection.events();
     assert_eq!(until_ready(&mut events).await, 2, "the attempt failed, the next one did not");
-    assert_eq!(offered(&server.ledger().of_spawn(1)), ["2025-11-25", "2025-06-18"]);
+    assert_eq!(versions_asked_for(&server.ledger().of_spawn(1)), ["2025-11-25", "2025-06-18"]);
 }
 
 /// The same in the modern era.
@@ -198,7 +179,7 @@ async fn k23_upgrade_lifts_the_old_version() {
     let (server, connection, mut events) = ready(script).await;
     replace(&connection, &mut events).await;
     assert_eq!(version(&connection).await, "2025-11-25");
-    assert_eq!(offered(&server.ledger()), ["2025-11-25", "2025-11-25"]);
+    assert_eq!(versions_asked_for(&server.ledger()), ["2025-11-25", "2025-11-25"]);
 }
 
 /// A downgrade, by a list: what the upgraded epoch learnt does not lock out the old server.

@@ -5,26 +5,10 @@ use std::time::Duration;
 use mcp_reconnect::core::replay::Sent;
 use mcp_reconnect::core::{Breaker, FailureClass, Status};
 use mcp_reconnect::{CallError, CallOptions, Connection};
-use mcp_reconnect_tests::fake::{Event as Entry, Ledger};
 use rmcp::model::CallToolResponse;
-use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::*;
-
-/// The request ids of this tool's calls, by spawn.
-fn calls(ledger: &Ledger, wanted: &str) -> Vec<(u32, Value)> {
-    let ids = ledger.entries().iter().filter_map(|entry| match &entry.event {
-        Entry::Request { id, tool: Some(tool), .. } if tool == wanted => Some((entry.spawn, id.clone())),
-        _ => None,
-    });
-    ids.collect()
-}
-
-/// The cancellations that the server read, by spawn.
-fn cancellations(ledger: &Ledger) -> Vec<(u32, Value)> {
-    ledger.cancelled().into_iter().map(|(spawn, id)| (spawn, id.clone())).collect()
-}
 
 /// Makes the call, and how long it took.
 async fn timed(connection: &Connection, options: &CallOptions) -> (Result<CallToolResponse, CallError>, Duration) {
@@ -52,7 +36,7 @@ async fn k24_progress_foreign() {
     assert!(matches!(answer, Err(CallError::DeadlineExceeded { sent: Sent::Maybe, .. })), "{answer:?}");
     assert_eq!(took, secs(60));
     sleep(millis(1)).await;
-    assert_eq!(cancellations(&server.ledger()), calls(&server.ledger(), "write"));
+    assert_eq!(cancellations(&server.ledger()), call_ids(&server.ledger(), "write"));
 }
 
 /// Two calls at once: the progress of one is none of the other's.
@@ -90,7 +74,7 @@ async fn k24_progress_up_to_the_cap() {
     assert!(matches!(answer, Err(CallError::DeadlineExceeded { .. })), "{answer:?}");
     assert_eq!(took, secs(600));
     sleep(millis(1)).await;
-    assert_eq!(cancellations(&server.ledger()), calls(&server.ledger(), "write"));
+    assert_eq!(cancellations(&server.ledger()), call_ids(&server.ledger(), "write"));
 }
 
 // Cancellation.
@@ -102,7 +86,7 @@ async fn k24_cancel() {
     timeout(secs(1), connection.call_tool(tool("write"))).await.expect_err("it takes a minute");
     sleep(millis(1)).await;
     let ledger = server.ledger();
-    assert_eq!(cancellations(&ledger), calls(&ledger, "write"));
+    assert_eq!(cancellations(&ledger), call_ids(&ledger, "write"));
     assert_eq!(ledger.cancelled().len(), 1);
     // Neither the late answer nor the next epoch brings another.
     assert_eq!(until_ready(&mut events).await, 2);
@@ -122,7 +106,7 @@ async fn k24_timeout_cancels_once() {
     sleep(secs(120)).await;
     let ledger = server.ledger();
     assert_eq!(ledger.cancelled().len(), 3);
-    assert_eq!(cancellations(&ledger), calls(&ledger, "write"));
+    assert_eq!(cancellations(&ledger), call_ids(&ledger, "write"));
 }
 
 /// Calls that have ended, or never began, have nothing to cancel.
@@ -155,8 +139,8 @@ async fn k24_cancel_after_a_second_sending() {
     timeout(secs(10), connection.call_tool(tool("write"))).await.expect_err("never answered");
     sleep(millis(1)).await;
     let ledger = server.ledger();
-    assert_eq!(calls(&ledger, "write").iter().map(|(spawn, _)| *spawn).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(cancellations(&ledger), [calls(&ledger, "write")[1].clone()]);
+    assert_eq!(call_ids(&ledger, "write").iter().map(|(spawn, _)| *spawn).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(cancellations(&ledger), [call_ids(&ledger, "write")[1].clone()]);
 }
 
 /// A call that never left, because the pipe was full, is left out: neither it nor its cancellation is sent later.
@@ -174,7 +158,7 @@ async fn k24_cancel_before_it_was_sent() {
     }
     sleep(secs(60)).await;
     let ledger = server.ledger();
-    let (sent, cancelled) = (calls(&ledger, "echo"), cancellations(&ledger));
+    let (sent, cancelled) = (call_ids(&ledger, "echo"), cancellations(&ledger));
     assert!(sent.len() > 1 && sent.len() < 300, "{}", sent.len());
     assert_eq!(cancelled, sent, "the server hears the end of what it heard of, and of nothing else");
     assert_eq!(ledger.calls("write"), 0);

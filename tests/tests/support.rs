@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_reconnect::core::{Config, ConfigBuilder, Epoch, Status};
-use mcp_reconnect::{Builder, CallError, CallOptions, Connection, Event, Events};
-use mcp_reconnect_tests::fake::{FakeProcess, FakeServer};
+use mcp_reconnect::{Builder, CallError, CallOptions, Catalogue, Connection, Era, Event, Events};
+use mcp_reconnect_tests::fake::{Event as Entry, FakeProcess, FakeServer, Ledger};
 use mcp_reconnect_tests::link::{MemoryConnector, process_connector};
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ContentBlock};
+use serde_json::Value;
 
 /// A fake server in memory; time may be paused.
 pub(crate) fn memory(script: &str) -> Arc<FakeServer> {
@@ -136,4 +137,67 @@ pub(crate) async fn drain_statuses(connection: Connection, mut events: Events) -
         }
     }
     seen
+}
+
+/// The tools of a catalogue.
+pub(crate) fn tool_names(catalogue: &Catalogue) -> Vec<String> {
+    let mut names: Vec<_> = catalogue.tools.items().iter().map(|tool| tool.name.to_string()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// What is offered; `None`: nothing may be.
+pub(crate) fn offered(connection: &Connection) -> Option<Vec<String>> {
+    connection.catalogue().map(|catalogue| tool_names(&catalogue))
+}
+
+/// An event as a word: what matters of it to whoever offers tools. `None`: nothing.
+pub(crate) fn word(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Status { status: Status::TransientFailure | Status::Connecting, .. } => return None,
+        Event::Status { status, .. } => status.to_string(),
+        Event::Withdrawn => "withdrawn".into(),
+        Event::Catalogue(diff) => {
+            let of =
+                |sign: char, names: &[String]| names.iter().map(|name| format!(" {sign}{name}")).collect::<String>();
+            let tools = &diff.tools;
+            format!("tools{}{}{}", of('+', &tools.added), of('-', &tools.removed), of('~', &tools.changed))
+        }
+        other => format!("{other:?}"),
+    })
+}
+
+/// The protocol version of the session.
+pub(crate) async fn version(connection: &Connection) -> String {
+    connection.session().await.unwrap().server().protocol_version.as_str().to_owned()
+}
+
+/// The era of the session.
+pub(crate) async fn era(connection: &Connection) -> Era {
+    connection.session().await.unwrap().era()
+}
+
+/// The version that each `initialize` asked for.
+pub(crate) fn versions_asked_for(ledger: &Ledger) -> Vec<String> {
+    let offers = ledger.entries().iter().filter_map(|entry| match &entry.event {
+        Entry::Request { method, params, .. } if method == "initialize" => {
+            params["protocolVersion"].as_str().map(str::to_owned)
+        }
+        _ => None,
+    });
+    offers.collect()
+}
+
+/// The request ids of this tool's calls, by spawn.
+pub(crate) fn call_ids(ledger: &Ledger, wanted: &str) -> Vec<(u32, Value)> {
+    let ids = ledger.entries().iter().filter_map(|entry| match &entry.event {
+        Entry::Request { id, tool: Some(tool), .. } if tool == wanted => Some((entry.spawn, id.clone())),
+        _ => None,
+    });
+    ids.collect()
+}
+
+/// The cancellations that the server read, by spawn.
+pub(crate) fn cancellations(ledger: &Ledger) -> Vec<(u32, Value)> {
+    ledger.cancelled().into_iter().map(|(spawn, id)| (spawn, id.clone())).collect()
 }

@@ -2,39 +2,19 @@
 //! Ready.
 
 use mcp_reconnect::core::Status;
-use mcp_reconnect::{CallError, Catalogue, Connection, Event, Events, Part};
+use mcp_reconnect::{CallError, Connection, Event, Events, Part};
 use mcp_reconnect_tests::fake::FakeHttp;
 
 use super::clock::{quick, quiet, skip, turns};
 use super::{builder, serve};
 use crate::support::*;
 
-fn names(catalogue: &Catalogue) -> Vec<String> {
-    let mut names: Vec<_> = catalogue.tools.items().iter().map(|tool| tool.name.to_string()).collect();
-    names.sort_unstable();
-    names
-}
-
-/// What is offered; `None`: nothing may be.
-fn offered(connection: &Connection) -> Option<Vec<String>> {
-    connection.catalogue().map(|catalogue| names(&catalogue))
-}
-
-/// An event as a word: what matters of it here.
+/// An event as a word without an epoch: how many attempts an outage takes depends on the machine.
 fn word(event: &Event) -> Option<String> {
-    Some(match event {
-        Event::Status { status: Status::TransientFailure | Status::Connecting, .. } => return None,
-        Event::Status { status: Status::Ready(_), .. } => "READY".into(),
-        Event::Status { status, .. } => status.to_string(),
-        Event::Withdrawn => "withdrawn".into(),
-        Event::Catalogue(diff) => {
-            let of =
-                |sign: char, names: &[String]| names.iter().map(|name| format!(" {sign}{name}")).collect::<String>();
-            let tools = &diff.tools;
-            format!("tools{}{}{}", of('+', &tools.added), of('-', &tools.removed), of('~', &tools.changed))
-        }
-        other => format!("{other:?}"),
-    })
+    match event {
+        Event::Status { status: Status::Ready(_), .. } => Some("READY".into()),
+        _ => crate::support::word(event),
+    }
 }
 
 /// The words of all events up to this one.
@@ -193,7 +173,7 @@ async fn k18_restart_new_tools() {
         if extra.is_empty() || extra.starts_with("answers") {
             assert_eq!(words_until(&mut events, "READY").await, ["tools +c -a ~b", "READY"]);
             let catalogue = connection.catalogue().unwrap();
-            assert_eq!(names(&catalogue), ["b", "c"]);
+            assert_eq!(tool_names(&catalogue), ["b", "c"]);
             assert_eq!(catalogue.tool("b").unwrap().description.as_deref(), Some("v2"));
             let gone = connection.call_tool(tool("a")).await;
             assert!(matches!(gone, Err(CallError::NotOffered { tool, .. }) if &*tool == "a"));
@@ -319,7 +299,7 @@ async fn k18_relist_fails() {
         quiet(&server, &connection).await;
         let catalogue = connection.catalogue().unwrap();
         assert!(matches!(catalogue.tools, Part::Stale { .. }), "{failing}: {catalogue:?}");
-        assert_eq!(names(&catalogue), ["a", "echo"]);
+        assert_eq!(tool_names(&catalogue), ["a", "echo"]);
         // What it does not name may be new.
         assert_eq!(text(connection.call_tool(tool_with("b", "new")).await), "new");
         text(connection.call_tool(tool("a")).await);
@@ -363,7 +343,7 @@ async fn k18_ready_and_catalogue_belong_together() {
         words_until(&mut events, "READY").await;
         let session = connection.session().await.unwrap();
         assert_eq!(
-            (names(&session.catalogue()), offered(&connection).unwrap()),
+            (tool_names(&session.catalogue()), offered(&connection).unwrap()),
             (expected.map(str::to_owned).to_vec(), expected.map(str::to_owned).to_vec())
         );
         if expected == ["a", "b"] {

@@ -1,32 +1,13 @@
 //! K23: protocol versions and eras, per epoch.
 
 use mcp_reconnect::core::{Breaker, FailureClass, ParkReason, Status};
-use mcp_reconnect::{CallError, Connection, Era, Event};
-use mcp_reconnect_tests::fake::{Event as Entry, Ledger};
+use mcp_reconnect::{CallError, Era, Event};
+use mcp_reconnect_tests::fake::Ledger;
 
 use super::{builder, ready, serve};
 use crate::support::*;
 
 const VERSION: &str = "mcp-protocol-version";
-
-async fn version(connection: &Connection) -> String {
-    connection.session().await.unwrap().server().protocol_version.as_str().to_owned()
-}
-
-async fn era(connection: &Connection) -> Era {
-    connection.session().await.unwrap().era()
-}
-
-/// The version that each `initialize` asked for.
-fn offered(ledger: &Ledger) -> Vec<String> {
-    let offers = ledger.entries().iter().filter_map(|entry| match &entry.event {
-        Entry::Request { method, params, .. } if method == "initialize" => {
-            params["protocolVersion"].as_str().map(str::to_owned)
-        }
-        _ => None,
-    });
-    offers.collect()
-}
 
 /// The version that each request of a session says in its header.
 fn stated(ledger: &Ledger) -> Vec<Option<&str>> {
@@ -47,7 +28,7 @@ async fn k23_version_list() {
         let ledger = server.ledger();
         assert_eq!((ledger.posts_of("initialize"), ledger.live_sessions().len()), (2, 1), "{refusal}");
         assert_eq!(connection.snapshot().stats.failures, 0);
-        assert_eq!(offered(&ledger).last().map(String::as_str), Some("2025-03-26"), "{refusal}");
+        assert_eq!(versions_asked_for(&ledger).last().map(String::as_str), Some("2025-03-26"), "{refusal}");
         assert!(stated(&ledger).iter().all(|version| *version == Some("2025-03-26")), "{:?}", stated(&ledger));
     }
 }
@@ -128,7 +109,7 @@ async fn k23_initialize_carries_nothing_over() {
     let greetings = ledger.asked().filter(|asked| asked.method.as_deref() == Some("initialize"));
     let carried: Vec<_> = greetings.map(|asked| (asked.header(VERSION), asked.session.as_deref())).collect();
     assert_eq!(carried, [(None, None), (None, None)]);
-    assert_eq!(offered(&ledger), ["2025-11-25", "2025-11-25"]);
+    assert_eq!(versions_asked_for(&ledger), ["2025-11-25", "2025-11-25"]);
 }
 
 /// The modern era with the headers that it wants, which the fake server checks: no session, no handshake, no standing

@@ -3,25 +3,9 @@
 use mcp_reconnect::core::replay::Sent;
 use mcp_reconnect::core::{Breaker, FailureClass, Status};
 use mcp_reconnect::{CallError, CallOptions};
-use mcp_reconnect_tests::fake::{Event as Entry, Ledger};
-use serde_json::Value;
 
 use super::{builder, ready, serve};
 use crate::support::*;
-
-/// The request ids of this tool's calls, by spawn.
-fn calls(ledger: &Ledger, wanted: &str) -> Vec<(u32, Value)> {
-    let ids = ledger.entries().iter().filter_map(|entry| match &entry.event {
-        Entry::Request { id, tool: Some(tool), .. } if tool == wanted => Some((entry.spawn, id.clone())),
-        _ => None,
-    });
-    ids.collect()
-}
-
-/// The cancellations that the server read, by spawn.
-fn cancellations(ledger: &Ledger) -> Vec<(u32, Value)> {
-    ledger.cancelled().into_iter().map(|(spawn, id)| (spawn, id.clone())).collect()
-}
 
 /// Also R095: progress in the call's own stream, for longer than its timeout.
 #[tokio::test]
@@ -38,7 +22,7 @@ async fn k24_progress_foreign() {
     let answer = connection.call_tool_with(tool("write"), &within(millis(300))).await;
     assert!(matches!(answer, Err(CallError::DeadlineExceeded { sent: Sent::Maybe, .. })), "{answer:?}");
     let ledger = server.watch().wait_until(|ledger| !ledger.cancelled().is_empty()).await;
-    assert_eq!(cancellations(&ledger), calls(&ledger, "write"));
+    assert_eq!(cancellations(&ledger), call_ids(&ledger, "write"));
 }
 
 /// However much progress it makes, the cap ends it.
@@ -63,7 +47,7 @@ async fn k24_cancel() {
         _ = asked => {}
     }
     let ledger = server.watch().wait_until(|ledger| ledger.cancelled().len() == 1 && ledger.abandoned() == 1).await;
-    assert_eq!(cancellations(&ledger), calls(&ledger, "write"));
+    assert_eq!(cancellations(&ledger), call_ids(&ledger, "write"));
     assert!(
         ledger.asked().all(|asked| asked.method.as_deref() != Some("notifications/cancelled")
             || asked.session.as_deref() == Some("A1"))
@@ -85,7 +69,7 @@ async fn k24_timeout_cancels_once() {
     }
     assert_eq!(connection.snapshot().breaker, Breaker::Closed { strikes: 3 });
     let ledger = server.ledger();
-    assert_eq!(cancellations(&ledger), calls(&ledger, "write"));
+    assert_eq!(cancellations(&ledger), call_ids(&ledger, "write"));
     assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
 }
 
