@@ -193,11 +193,14 @@ async fn k23_legacy_server_becomes_modern() {
 /// that it refused is served by the next.
 #[tokio::test]
 async fn k23_modern_server_becomes_legacy() {
-    let (server, connection, mut events) = ready("spawn 1:\n era modern").await;
-    server.restart().await;
-    assert_eq!(text(connection.call_tool(tool_with("echo", "hi")).await), "hi");
-    until_ready(&mut events).await;
-    assert_eq!(era(&connection).await, Era::Legacy);
+    for missing in ["", "status 400 \"an id, please\"", "status 406", "status 422"] {
+        let gate = if missing.is_empty() { String::new() } else { format!("\nspawn 2:\n missing {missing}") };
+        let (server, connection, mut events) = ready(&format!("spawn 1:\n era modern{gate}")).await;
+        server.restart().await;
+        assert_eq!(text(connection.call_tool(tool_with("echo", "hi")).await), "hi", "{missing}");
+        until_ready(&mut events).await;
+        assert_eq!(era(&connection).await, Era::Legacy, "{missing}");
+    }
 }
 
 /// Endpoints that know nothing of the modern era say so in many ways; none of them is a failure.
