@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::k02::soon;
 use super::serve;
 use crate::support::*;
 
@@ -209,12 +210,13 @@ async fn k26_proxy_only_black_hole() {
     assert!(why.contains(&hole.address.to_string()), "{why}");
 }
 
-/// The same where the connection has its own, shorter deadline.
+/// The same where the connection has its own deadline, which is shorter by far.
 #[tokio::test]
 async fn k26_proxy_only_black_hole_with_a_connect_timeout() {
     let hole = BlackHole::new().await;
     let server = HttpServer::new(&format!("http://{}/mcp", hole.address)).unwrap().connect_timeout(millis(100));
-    let why = fails(Connection::builder(HttpConnector::new(server)).seed(7)).await;
+    let knobs = config(|knobs| knobs.connect_timeout(secs(1800)).connect_timeout_max(secs(1800)));
+    let why = soon(fails(Connection::builder(HttpConnector::new(server)).seed(7).config(knobs))).await;
     assert!(why.contains(&hole.address.to_string()), "{why}");
 }
 
