@@ -9,6 +9,7 @@ use mcp_reconnect::link::Connector;
 use mcp_reconnect::{CallError, Connection, Events, HttpServer};
 use mcp_reconnect_tests::fake::FakeHttp;
 
+use super::clock::{quiet, skip};
 use super::{builder, ready, serve};
 use crate::support::*;
 
@@ -240,12 +241,18 @@ async fn k21_429_anywhere_in_a_dial() {
     }
 }
 
-/// The standing stream that is limited is none in this epoch, and nothing else.
+/// The standing stream that is limited is opened when the limit is over, and nothing else comes of it.
 #[tokio::test]
 async fn k21_429_at_the_standing_stream() {
-    let (server, connection, events) = ready("get status 429 header retry-after 60").await;
-    server.watch().wait_until(|ledger| ledger.answered(429) >= 1).await;
-    assert_eq!(text(connection.call_tool(tool_with("write", "fine")).await), "fine");
+    let (server, connection, events) = ready("get#1 status 429 header retry-after 50").await;
+    server.watch().wait_until(|ledger| ledger.answered(429) == 1).await;
+    quiet(&server, &connection).await;
+    skip(secs(49)).await;
+    quiet(&server, &connection).await;
+    assert_eq!(server.ledger().gets(), 1);
+    skip(secs(2)).await;
+    server.watch().wait_until(|ledger| ledger.open_streams() == 1).await;
+    assert_eq!(server.ledger().gets(), 2);
     assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
 }
 
