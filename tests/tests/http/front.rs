@@ -67,7 +67,7 @@ impl Fronted {
 }
 
 /// Waits for the loss of the session, and gives its class.
-async fn loss(events: &mut Events) -> FailureClass {
+pub(super) async fn loss(events: &mut Events) -> FailureClass {
     loop {
         match soon(events.next()).await.expect("a connection") {
             Event::Status { status: Status::Ready(_), .. } => panic!("another session before the first was lost"),

@@ -10,12 +10,13 @@ use mcp_reconnect::http::HttpConnector;
 use mcp_reconnect::{CallError, Connection, Credentials, Events, HttpServer, Refresh};
 use mcp_reconnect_tests::fake::FakeHttp;
 
+use super::front::loss;
 use super::k02::{assert_forgotten, assert_listed_before_calls, soon, wave};
 use super::{builder, ready, serve};
 use crate::support::*;
 
 /// How servers tell that they do not know a session (the lines of a script), where no handler has run.
-const GATES: [&str; 13] = [
+const GATES: [&str; 14] = [
     // server-everything
     r#"stale status 400 '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}'"#,
     // TypeScript, one transport per process
@@ -34,6 +35,7 @@ const GATES: [&str; 13] = [
     "stale status 400 '{\"error\":\"Unknown session\"}'",
     "stale status 401 \"Unauthorized: Session not found\"",
     "stale status 401 '{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32001,\"message\":\"Session expired\"}}'",
+    "stale status 503 '{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32001,\"message\":\"Session not found\"}}'",
     "stale error -32000 \"Server not initialized\"\nstale-get status 404",
 ];
 
@@ -170,6 +172,8 @@ async fn k03_503_with_id() {
             }
             other => panic!("{status}: {other:?}"),
         }
+        // The server is there, with everything but this session: no outage.
+        assert_eq!(loss(&mut events).await, FailureClass::SessionGone, "{status}");
         let seen = soon(until_status(&mut events, |status| matches!(status, Status::Ready(_)))).await;
         assert_eq!(seen.last(), Some(&Status::Ready(epoch(2))), "{status}");
         assert!(!seen.iter().any(|status| matches!(status, Status::Parked(_))), "{status}: {seen:?}");
@@ -291,11 +295,14 @@ async fn k03_a_session_id_in_a_refusal_is_not_taken() {
         )
     };
     let script = format!("missing {}\nstale {}\nget status 405 header mcp-session-id Z9", refusal(400), refusal(404));
-    let (server, connection, mut events) = after_a_loss(&script).await;
+    let (server, connection, mut events) = ready(&script).await;
+    soon(server.watch().wait_until(|ledger| ledger.answered(405) == 1)).await;
+    wave(&connection, 1).await;
+    server.forget_sessions().await;
     wave(&connection, 3).await;
     assert_eq!(until_ready(&mut events).await, 2);
     let ledger = server.ledger();
-    assert_eq!((ledger.requests_with_session("Z9"), ledger.initializes(), ledger.executions("write")), (0, 2, 3));
+    assert_eq!((ledger.requests_with_session("Z9"), ledger.initializes(), ledger.executions("write")), (0, 2, 4));
     assert_forgotten(&ledger);
 }
 
