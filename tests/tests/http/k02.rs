@@ -1,12 +1,17 @@
 //! K02: a session that the server ends with 404.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_trait::async_trait;
 use futures::future::join_all;
 use mcp_reconnect::core::{FailureClass, State, Status, WakeCause};
-use mcp_reconnect::{CallError, Connection, Events};
+use mcp_reconnect::http::HttpConnector;
+use mcp_reconnect::{CallError, Connection, Credentials, Events, HttpServer, Refresh};
 use mcp_reconnect_tests::fake::{FakeHttp, Ledger};
 use rmcp::model::CallToolResponse;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -243,6 +248,59 @@ async fn k02_what_was_running_is_not_run_again() {
     let ledger = server.ledger();
     assert_eq!((ledger.initializes(), ledger.executions("write")), (2, 2));
     assert_forgotten(&ledger);
+}
+
+/// Credentials that take their time with one token: until they may go on.
+#[derive(Default)]
+struct Slow {
+    armed: AtomicBool,
+    asked: Notify,
+    go_on: Notify,
+}
+
+#[async_trait]
+impl Credentials for Slow {
+    async fn token(&self) -> Option<String> {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            self.asked.notify_one();
+            self.go_on.notified().await;
+        }
+        Some("t1".into())
+    }
+
+    async fn refresh(&self, _: &str, _: bool) -> Refresh {
+        Refresh::NeedsUser("not here".into())
+    }
+}
+
+/// A call that waits for its token when another one finds out: it is not sent with the lost id.
+#[tokio::test]
+async fn k02_a_loss_while_a_token_is_awaited() {
+    let server = serve("get status 405").await;
+    let keys = Arc::new(Slow::default());
+    let http = HttpServer::new(&server.url()).unwrap().credentials(keys.clone());
+    let connection = Connection::builder(HttpConnector::new(http)).name("fake").seed(7).build().unwrap();
+    let mut events = connection.events();
+    assert_eq!(until_ready(&mut events).await, 1);
+    soon(server.watch().wait_until(|ledger| ledger.answered(405) == 1)).await;
+    keys.armed.store(true, Ordering::SeqCst);
+    let waiting = call(&connection, "echo");
+    soon(keys.asked.notified()).await;
+    server.forget_sessions().await;
+    let refused = call(&connection, "write");
+    soon(until_status(&mut events, |status| status == Status::TransientFailure)).await;
+    keys.go_on.notify_one();
+    assert_eq!((text(soon(waiting).await.unwrap()), text(soon(refused).await.unwrap())), ("hi".into(), "hi".into()));
+    let ledger = server.ledger();
+    assert_eq!((ledger.executions("echo"), ledger.executions("write"), ledger.initializes()), (1, 1, 2));
+    let lost = ledger.asked().filter(|asked| asked.session.as_deref() == Some("A1"));
+    assert_eq!(lost.filter(|asked| asked.method.as_deref() == Some("tools/call")).count(), 1, "the one that found out");
+    assert_forgotten(&ledger);
+}
+
+fn call(connection: &Connection, name: &'static str) -> JoinHandle<Result<CallToolResponse, CallError>> {
+    let connection = connection.clone();
+    tokio::spawn(async move { connection.call_tool(tool_with(name, "hi")).await })
 }
 
 /// A call that is answered late, on the session that another one was refused by, is answered all the same.
