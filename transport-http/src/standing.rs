@@ -84,7 +84,7 @@ impl Standing {
                     self.absent = Some(error.cause.clone());
                     return StandingEnd::Doubt(error);
                 }
-                Err(error) if error.failure.class != FailureClass::RateLimited && is_refusal(&error) => {
+                Err(error) if error.failure.class != FailureClass::RateLimited && error.reach == Reach::Exchange => {
                     return self.absent(&error.cause);
                 }
                 Err(error) => Some(error),
@@ -111,10 +111,6 @@ impl Standing {
         self.absent = Some(why.clone());
         StandingEnd::Absent(why)
     }
-}
-
-fn is_refusal(error: &ExchangeError) -> bool {
-    error.reach == Reach::Exchange || error.status == Some(StatusCode::NOT_IMPLEMENTED)
 }
 
 impl fmt::Debug for Standing {
