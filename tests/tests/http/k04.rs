@@ -201,6 +201,9 @@ async fn k04_transient_starts_are_tried_again() {
                 soon(until_status(&mut events, |status| matches!(status, Status::Ready(_) | Status::Parked(_)))).await;
             assert_eq!(seen.last(), Some(&Status::Ready(epoch(4))), "{line} {trouble}: {seen:?}");
             assert_eq!(connection.snapshot().stats.failures, 3, "{line} {trouble}");
+            if line == "initialize" {
+                assert_eq!(server.ledger().posts_of("ping"), 0, "{trouble}: without a session there is no question");
+            }
             wave(&connection, 1).await;
         }
     }
