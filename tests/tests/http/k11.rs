@@ -5,6 +5,7 @@ use mcp_reconnect::core::{Config, Status};
 use mcp_reconnect_tests::fake::FakeHttp;
 
 use super::clock::{quick, skip, turns};
+use super::k02::soon;
 use super::{builder, ready, serve};
 use crate::support::*;
 
@@ -92,6 +93,19 @@ async fn k11_get_cut_now_and_then() {
         assert_eq!(server.ledger().initializes(), 1, "{end}");
         assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown], "{end}");
     }
+}
+
+/// One that stood for a while has made good for those that ended at once before it.
+#[tokio::test]
+async fn k11_get_ends_at_once_now_and_then() {
+    let quick: Vec<_> = [1, 2, 3, 5, 6, 7].iter().map(|number| format!("get#{number} ok, retry 1ms, end")).collect();
+    let (server, connection, events) =
+        ready(&format!("{}\nget#4 ok, retry 1ms, delay 120s, end", quick.join("\n"))).await;
+    server.watch().wait_until(|ledger| ledger.streams() == 4 && ledger.open_streams() == 1).await;
+    skip(secs(121)).await;
+    soon(server.watch().wait_until(|ledger| ledger.streams() == 8 && ledger.open_streams() == 1)).await;
+    assert_eq!(text(connection.call_tool(tool_with("write", "fine")).await), "fine");
+    assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
 }
 
 /// One that ends as soon as it is open is no stream, whatever time the server names for the next try.
