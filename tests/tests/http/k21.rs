@@ -225,6 +225,21 @@ async fn k21_429_at_pings() {
     assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
 }
 
+/// A question about the session that is limited, or forbidden, was answered: by a server that is there.
+#[tokio::test]
+async fn k21_429_at_a_question() {
+    for status in [429, 403] {
+        let (server, connection, events) =
+            ready(&format!("get status 405\ncall write#1 commit, cut\nping status {status}")).await;
+        let outcome = connection.call_tool(tool("write")).await;
+        assert!(matches!(outcome, Err(CallError::OutcomeUnknown { .. })), "{status}: {outcome:?}");
+        assert_eq!(server.watch().wait_until(|ledger| ledger.answered(status) > 0).await.posts_of("ping"), 1);
+        assert_eq!(text(connection.call_tool(tool_with("write", "fine")).await), "fine");
+        assert_eq!(server.ledger().initializes(), 1, "{status}");
+        assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown], "{status}");
+    }
+}
+
 /// Wherever in a dial it comes, it is a rate limit and not a server that speaks another protocol or offers no tools.
 #[tokio::test]
 async fn k21_429_anywhere_in_a_dial() {
