@@ -26,13 +26,13 @@
 //!     let mut state = OAuthState::new(SERVER, None).await?;
 //!     state.start_authorization(AuthorizationRequest::new(REDIRECT).with_client_name("host")).await?;
 //!     println!("log in at {}", state.get_authorization_url().await?);
-//!     state.handle_callback_url(&redirected_to().await).await?;
+//!     state.handle_callback_url(&redirected_to()?).await?;
 //!     state.into_authorization_manager().ok_or_else(|| "not logged in".into())
 //! }
 //!
-//! /// The URL that the user's browser was sent back to.
-//! async fn redirected_to() -> String {
-//!     todo!("listen at REDIRECT, or let the user paste it")
+//! /// The URL that the user's browser was sent back to: pasted, or taken by a listener at `REDIRECT`.
+//! fn redirected_to() -> std::io::Result<String> {
+//!     std::io::read_to_string(std::io::stdin())
 //! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
