@@ -3,6 +3,7 @@
 mod chaos;
 mod drivers;
 mod fake;
+mod faults;
 mod fleet;
 mod http;
 mod k01;
