@@ -1,5 +1,6 @@
 //! What HTTP answers mean, and what requests say in their headers.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -12,7 +13,7 @@ use mcp_reconnect_http::classify::{Asked, SESSION_LOSS, Says, Verdict, classify,
 use mcp_reconnect_http::headers::{ToolHeaders, standard_headers, version_of};
 use mcp_reconnect_http::retry_after;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cursor::Cursor;
 
@@ -91,13 +92,14 @@ fn answer(mut data: Cursor<'_>) {
     assert_ne!(judge(false, &body), Verdict::SessionGone, "without an id nothing is lost");
 }
 
-/// The objects that a body holds: itself, or those of a batch.
-fn objects(body: &str) -> Vec<Map<String, Value>> {
-    match serde_json::from_str(body.trim()) {
-        Ok(Value::Object(object)) => vec![object],
-        Ok(Value::Array(batch)) => batch.iter().filter_map(|value| value.as_object().cloned()).collect(),
-        _ => Vec::new(),
+/// The objects that a body holds: itself, or those of a batch. Members stay text: a number may be one that no type holds.
+fn objects(body: &str) -> Vec<HashMap<String, Box<RawValue>>> {
+    let body = body.trim();
+    if let Ok(object) = serde_json::from_str(body) {
+        return vec![object];
     }
+    let batch = serde_json::from_str::<Vec<Box<RawValue>>>(body).unwrap_or_default();
+    batch.iter().filter_map(|value| serde_json::from_str(value.get()).ok()).collect()
 }
 
 fn has_error_or_result(body: &str) -> bool {
@@ -106,8 +108,9 @@ fn has_error_or_result(body: &str) -> bool {
 
 /// Whether anything in a body speaks like a gate.
 fn has_gate(body: &str) -> bool {
-    objects(body).iter().any(|object| match object.get("error") {
-        Some(Value::String(error)) => is_gate_sentence(error),
+    let error = |object: &HashMap<String, Box<RawValue>>| serde_json::from_str(object.get("error")?.get()).ok();
+    objects(body).iter().any(|object| match error(object) {
+        Some(Value::String(error)) => is_gate_sentence(&error),
         Some(Value::Object(error)) => error.get("message").and_then(Value::as_str).is_some_and(is_gate_sentence),
         _ => false,
     })
