@@ -14,6 +14,7 @@ use tracing::Instrument as _;
 
 use crate::call::CallOptions;
 use crate::catalogue::Catalogue;
+use crate::client::Client;
 use crate::clock::{Clock, SuspendDetector, unix_millis};
 use crate::config::Connect;
 use crate::connection::Connection;
@@ -25,6 +26,7 @@ use crate::limit::InFlight;
 use crate::link::Connector;
 use crate::metrics::Meters;
 use crate::owner::{Command, Observer, Owner, Published};
+use crate::relay::Relay;
 use crate::setup::Wanted;
 use crate::shared::{Shared, Tuning};
 use crate::trace::{Header, Recorder};
@@ -41,6 +43,7 @@ pub struct Builder {
     name: Arc<str>,
     tuning: Tuning,
     handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
+    client: Option<Client>,
     policy: EraPolicy,
     facts: EraFacts,
     memory: Option<Memory>,
@@ -93,6 +96,7 @@ impl Builder {
             tuning,
             connector,
             handler: Box::new(|_| Handler::new(())),
+            client: None,
             policy: EraPolicy::Auto,
             facts: EraFacts::default(),
             memory: None,
@@ -151,6 +155,12 @@ impl Builder {
     pub(crate) fn boxed_handler(mut self, handler: impl Fn(Epoch) -> Handler + Send + Sync + 'static) -> Self {
         self.handler = Box::new(handler);
         self
+    }
+
+    /// Speaks for this client: what servers ask and tell goes to `relay` as it came, in the place of a handler.
+    pub fn relay(mut self, client: Client, relay: Arc<dyn Relay>) -> Self {
+        self.client = Some(client);
+        self.boxed_handler(move |_| Handler::relayed(relay.clone()))
     }
 
     /// Which protocol era to speak. Default [`EraPolicy::Auto`].
@@ -233,6 +243,7 @@ impl Builder {
             name: self.name,
             connector: self.connector,
             handler: self.handler,
+            client: self.client,
             memory: EraMemory::new(self.facts),
             policy: self.policy,
             require: self.require,

@@ -6,20 +6,25 @@ use std::time::Duration;
 
 use mcp_reconnect_core::replay::{Effect, Replay, Sent, Verdict};
 use mcp_reconnect_core::{Breaker, FailureClass, Want};
-use rmcp::model::{ErrorCode, ErrorData, InputRequiredResult};
+use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::client::LOG_LEVEL;
 use crate::clock::deadline;
+use crate::era::Era;
 use crate::error::CallError;
-use crate::frame::RpcError;
+use crate::frame::{Meta, Object, RpcError, is_null, member};
 use crate::owner::Command;
 use crate::pending::{Answer, CallFailure};
+use crate::relay::RawRequest;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::wire::RequestOptions;
+use crate::wire::{ProgressToken, RequestOptions};
 
+/// How long nothing must have come in for a call that its caller drops to count as one without a reply.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How many `input_required` rounds one call may take (what the other SDKs allow).
 const MAX_ROUNDS: u32 = 10;
 
@@ -35,6 +40,9 @@ pub struct CallOptions {
     pub max_wait: Duration,
     /// Whether it may be sent again when its session fails. Default [`Replay::Annotated`].
     pub replay: Replay,
+    /// How long one that may be sent again, and is not answered, keeps a server that is silent otherwise too from
+    /// being asked for a sign of life and given up (rule R19). `None`: until it has ended. Default `None`.
+    pub hung_after: Option<Duration>,
 }
 
 impl Default for CallOptions {
@@ -44,6 +52,7 @@ impl Default for CallOptions {
             max_timeout: None,
             max_wait: Duration::from_secs(15),
             replay: Replay::default(),
+            hung_after: None,
         }
     }
 }
@@ -55,13 +64,15 @@ pub(crate) enum Target<'a> {
     Tool(&'a str),
     /// Another method of the protocol.
     Method(&'a str),
+    /// Whatever a relay's client asks for.
+    Raw(RawRequest<'a>),
 }
 
 impl<'a> Target<'a> {
     const fn method(self) -> &'a str {
         match self {
             Self::Tool(_) => "tools/call",
-            Self::Method(method) => method,
+            Self::Method(method) | Self::Raw(RawRequest { method, .. }) => method,
         }
     }
 
@@ -69,7 +80,10 @@ impl<'a> Target<'a> {
     fn effect(self, session: &Session) -> Effect {
         match self {
             Self::Tool(name) => session.catalogue().effect(name),
-            Self::Method(method) => match method {
+            Self::Raw(RawRequest { method: "tools/call", params, .. }) => {
+                session.catalogue().effect(&params.and_then(tool_of).unwrap_or_default())
+            }
+            Self::Method(method) | Self::Raw(RawRequest { method, .. }) => match method {
                 "ping"
                 | "server/discover"
                 | "completion/complete"
@@ -88,10 +102,26 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether a server may ask for input instead of answering.
+    /// Whether a server may ask for input instead of answering, and it is for us to give it: a modern client goes
+    /// through the rounds by itself.
     fn has_rounds(self) -> bool {
-        matches!(self.method(), "tools/call" | "prompts/get" | "resources/read")
+        !matches!(self, Self::Raw(RawRequest { era: Era::Modern, .. }))
+            && matches!(self.method(), "tools/call" | "prompts/get" | "resources/read")
     }
+
+    /// Whether it is answered at its end only, however long that takes.
+    fn is_stream(self) -> bool {
+        self.method() == "subscriptions/listen"
+    }
+}
+
+/// The name of the tool that is called.
+fn tool_of(params: &RawValue) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        name: String,
+    }
+    serde_json::from_str::<Named>(params.get()).ok().map(|named| named.name)
 }
 
 /// A call under way.
@@ -144,7 +174,13 @@ impl<'a> Performance<'a> {
                 return Err(unknown.unwrap_or(not_offered));
             }
             let effect = self.target.effect(&session);
-            let failure = match self.ask(&session, params.as_deref()).await? {
+            let adapted = match self.target {
+                Target::Raw(request) if request.needs_no_server(&session) => return Ok((session, empty_result())),
+                Target::Raw(request) => request.adapted(&session, params.as_deref()),
+                Target::Tool(_) | Target::Method(_) => None,
+            };
+            let repeatable = self.options.replay.verdict(Sent::Maybe, effect, resends, round) == Verdict::Resend;
+            let failure = match self.ask(&session, adapted.as_deref().or(params.as_deref()), repeatable).await? {
                 Ok(Ok(result)) if self.target.has_rounds() && asks_for_input(&result) => {
                     round += 1;
                     params = Some(Cow::Owned(self.next_round(&session, &result, params.as_deref(), round).await?));
@@ -162,8 +198,9 @@ impl<'a> Performance<'a> {
                     {
                         session.wire().presume_changes();
                     }
-                    let error = ErrorData::new(ErrorCode(code(&error)), error.message, error.data);
-                    return Err(CallError::Server { epoch: session.epoch(), error });
+                    let (epoch, json) = (session.epoch(), error.json);
+                    let error = ErrorData::new(ErrorCode(i32_code(error.code)), error.message, error.data);
+                    return Err(CallError::Server { epoch, error, json });
                 }
                 Err(failure) => failure,
             };
@@ -204,25 +241,42 @@ impl<'a> Performance<'a> {
         &mut self,
         session: &Session,
         params: Option<&RawValue>,
+        repeatable: bool,
     ) -> Result<Result<Answer, CallFailure>, CallError> {
         let sent = Instant::now();
         if sent.saturating_duration_since(session.wire().last_inbound()) > self.shared.keepalive() {
             self.shared.command(Command::Silent);
         }
-        let options = RequestOptions { meta: session.meta(), progress: self.target.has_rounds(), ..Default::default() };
+        let meta = self.meta(session);
+        let token = params.filter(|_| matches!(self.target, Target::Raw(_))).and_then(progress_token);
+        let options = RequestOptions {
+            meta: &meta,
+            progress: match (self.target, &token) {
+                (Target::Raw(_), Some(token)) => ProgressToken::Callers(token),
+                (Target::Raw(_), None) => ProgressToken::None,
+                (Target::Tool(_) | Target::Method(_), _) if self.target.has_rounds() => ProgressToken::Own,
+                (Target::Tool(_) | Target::Method(_), _) => ProgressToken::None,
+            },
+            uncounted: self.target.is_stream(),
+            counts_until: self.options.hung_after.filter(|_| repeatable).map(|after| sent + after),
+            ..Default::default()
+        };
         let mut call = session.wire().request(self.target.method(), params, options);
         let progress = call.progress();
+        let mut dropped = Dropped { shared: self.shared, session, sent, armed: !self.target.is_stream() };
         loop {
             tokio::select! {
                 biased;
                 answer = call.answer() => {
+                    dropped.armed = false;
                     if answer.is_ok() && self.shared.snapshot().breaker != (Breaker::Closed { strikes: 0 }) {
                         self.shared.command(Command::Answered);
                     }
                     return Ok(answer);
                 }
                 () = progress.bumped() => self.until = self.cap.min(deadline(self.options.timeout)),
-                () = sleep_until(self.until) => {
+                () = sleep_until(self.until), if !self.target.is_stream() => {
+                    dropped.armed = false;
                     let epoch = session.epoch();
                     let reached = call.abandon("the caller's deadline passed");
                     let (noted, done) = oneshot::channel();
@@ -232,6 +286,20 @@ impl<'a> Performance<'a> {
                     return Err(CallError::DeadlineExceeded { epoch, sent: reached });
                 }
             }
+        }
+    }
+
+    /// The `_meta` members that the session wants beside the caller's own: a modern one knows no other way to be told
+    /// the log level.
+    fn meta<'s>(&self, session: &'s Session) -> Cow<'s, Meta> {
+        let own = session.meta();
+        if own.is_empty() || matches!(self.target, Target::Raw(RawRequest { era: Era::Modern, .. })) {
+            return Cow::Borrowed(&[]);
+        }
+        let level = self.shared.spec.wanted.borrow().log_level;
+        match level.and_then(|level| serde_json::value::to_raw_value(&level).ok()) {
+            Some(level) => Cow::Owned(own.iter().cloned().chain([(LOG_LEVEL.into(), level)]).collect()),
+            None => Cow::Borrowed(own),
         }
     }
 
@@ -248,27 +316,65 @@ impl<'a> Performance<'a> {
         if round > MAX_ROUNDS {
             return Err(unexpected(format!("the server asked for input {MAX_ROUNDS} times")));
         }
-        let asked: InputRequiredResult =
-            serde_json::from_str(result.get()).map_err(|error| unexpected(error.to_string()))?;
-        if asked.input_requests.is_none() && asked.request_state.is_none() {
+        let asked: Object<'_> = serde_json::from_str(result.get()).map_err(|error| unexpected(error.to_string()))?;
+        let present = |name| member(&asked.0, name).filter(|value| !is_null(value));
+        let (requests, state) = (present("inputRequests"), present("requestState"));
+        if requests.is_none() && state.is_none() {
             return Err(unexpected("the server asks for input and does not say what for".into()));
         }
-        let mut members: serde_json::Map<String, serde_json::Value> = params
-            .map_or(Ok(serde_json::Map::new()), |params| serde_json::from_str(params.get()))
+        let requests: Object<'_> = requests
+            .map_or(Ok(Object::default()), |requests| serde_json::from_str(requests.get()))
+            .map_err(|error| unexpected(format!("inputRequests: {error}")))?;
+        let mut text = String::from("{");
+        let mut push = |name: &str, value: &str| {
+            let comma = if text.len() > 1 { "," } else { "" };
+            text.push_str(&format!("{comma}{}:{value}", serde_json::Value::from(name)));
+        };
+        let Object(own) = params
+            .map_or(Ok(Object::default()), |params| serde_json::from_str(params.get()))
             .map_err(CallError::invalid_params)?;
-        members.remove("inputResponses");
-        members.remove("requestState");
-        let requests = asked.input_requests.unwrap_or_default();
-        if !requests.is_empty() {
+        for (name, value) in own.iter().filter(|(name, _)| !["inputResponses", "requestState"].contains(&&**name)) {
+            push(name, value.get());
+        }
+        if !requests.0.is_empty() {
             let answers = timeout_at(self.cap, session.answer_input(requests)).await;
             let answers = answers.map_err(|_| CallError::DeadlineExceeded { epoch, sent: Sent::Maybe })??;
-            members.insert("inputResponses".into(), serde_json::Value::Object(answers));
+            push("inputResponses", &serde_json::to_string(&answers).map_err(CallError::invalid_params)?);
         }
-        if let Some(state) = asked.request_state {
-            members.insert("requestState".into(), state.into());
+        if let Some(state) = state {
+            push("requestState", state.get());
         }
-        serde_json::value::to_raw_value(&members).map_err(CallError::invalid_params)
+        text.push('}');
+        RawValue::from_string(text).map_err(CallError::invalid_params)
     }
+}
+
+/// A call that its caller stopped waiting for after a silence is one without a reply, as one whose deadline passed.
+struct Dropped<'a> {
+    shared: &'a Shared,
+    session: &'a Session,
+    sent: Instant,
+    armed: bool,
+}
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        let silent = self.session.wire().last_inbound() <= self.sent && self.sent.elapsed() >= SILENCE;
+        if self.armed && silent {
+            let (noted, _) = oneshot::channel();
+            self.shared.command(Command::NoReply { epoch: self.session.epoch(), sent: self.sent, noted });
+        }
+    }
+}
+
+/// The progress token that a caller has put into its parameters.
+fn progress_token(params: &RawValue) -> Option<Box<RawValue>> {
+    if !params.get().contains("\"progressToken\"") {
+        return None;
+    }
+    let Object(members) = serde_json::from_str(params.get()).ok()?;
+    let Object(meta) = serde_json::from_str(member(&members, "_meta")?.get()).ok()?;
+    member(&meta, "progressToken").map(ToOwned::to_owned)
 }
 
 /// Whether a result is an `input_required` one, without reading it where the word does not occur.
@@ -287,8 +393,12 @@ fn may_mean_unknown(error: &RpcError) -> bool {
     [ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS].map(|code| i64::from(code.0)).contains(&error.code)
 }
 
-fn code(error: &RpcError) -> i32 {
-    i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0)
+fn i32_code(code: i64) -> i32 {
+    i32::try_from(code).unwrap_or(ErrorCode::INTERNAL_ERROR.0)
+}
+
+fn empty_result() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 /// Whether an error is the server's session gate speaking: no handler ran, and no later request will fare better on
@@ -302,7 +412,7 @@ mod tests {
     use super::*;
 
     fn error(code: i64, message: &str) -> RpcError {
-        RpcError { code, message: message.into(), data: None }
+        RpcError { code, message: message.into(), data: None, json: "null".into() }
     }
 
     #[test]

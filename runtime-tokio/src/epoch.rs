@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::catalogue::{Catalogue, Entry, ListError, Part, list};
+use crate::client::Client;
 use crate::era::{EraMemory, EraPolicy};
 use crate::event::Event;
 use crate::gate::Entrance;
@@ -42,6 +43,8 @@ pub(crate) struct Spec {
     pub(crate) name: Arc<str>,
     pub(crate) connector: Box<dyn Connector>,
     pub(crate) handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
+    /// Who the connection says it is, where that is not the handler's word.
+    pub(crate) client: Option<Client>,
     pub(crate) memory: Arc<EraMemory>,
     pub(crate) policy: EraPolicy,
     pub(crate) require: Require,
@@ -264,7 +267,7 @@ impl Life {
 
     async fn establish(&self) -> Result<(Arc<Session>, watch::Receiver<ListChanges>), Ended> {
         let handler = (self.spec.handler)(self.epoch).counted_in(self.connection.clone());
-        let client = handler.get_info();
+        let client = self.spec.client.clone().unwrap_or_else(|| Client::of(&handler.get_info()));
         let mut after_probe_killed = false;
         let (wire, established) = loop {
             let wire = self.dial().await?;

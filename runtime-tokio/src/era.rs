@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rmcp::model::{ClientConfig, ProtocolVersion, RequestMetaObject};
+use rmcp::model::ProtocolVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::frame::{Meta, RpcError};
+use crate::frame::RpcError;
 
 /// How a server's sessions begin: the two families of protocol revisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -154,13 +154,3 @@ fn is_date(word: &str) -> bool {
             .all(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() })
 }
 
-/// The `_meta` members that the modern era wants in every request.
-pub(crate) fn meta_for(version: &ProtocolVersion, client: &ClientConfig) -> Arc<Meta> {
-    let RequestMetaObject(meta) = RequestMetaObject::with_client_context(
-        version.clone(),
-        client.client_info.clone(),
-        client.capabilities.clone(),
-    );
-    let members = meta.0.into_iter();
-    members.filter_map(|(name, value)| Some((name.into(), serde_json::value::to_raw_value(&value).ok()?))).collect()
-}

@@ -20,6 +20,8 @@ pub enum CallError {
         epoch: Epoch,
         /// The error as the server wrote it.
         error: ErrorData,
+        /// The same as it came, JSON text.
+        json: Arc<str>,
     },
     /// No session in time; nothing was sent.
     Refused {

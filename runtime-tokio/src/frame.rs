@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -131,6 +132,8 @@ pub(crate) struct RpcError {
     pub(crate) message: String,
     /// What it adds.
     pub(crate) data: Option<serde_json::Value>,
+    /// The error as it came.
+    pub(crate) json: Arc<str>,
 }
 
 impl RpcError {
@@ -153,6 +156,7 @@ impl RpcError {
                 None => string(error).unwrap_or(Cow::Borrowed(excerpt(error.get()))).into_owned(),
             },
             data: parts.data.filter(|data| !is_null(data)).and_then(|data| serde_json::from_str(data.get()).ok()),
+            json: error.get().into(),
         }
     }
 }
@@ -184,6 +188,11 @@ pub(crate) fn error(id: &RawValue, code: i32, message: &str) -> Box<str> {
     push_string(&mut body, message);
     body.push('}');
     build(Some(&id.get()), None, Some(("error", &body)))
+}
+
+/// The same with an `error` member as it is.
+pub(crate) fn error_raw(id: &RawValue, error: &str) -> Box<str> {
+    build(Some(&id.get()), None, Some(("error", error)))
 }
 
 fn build(id: Option<&dyn fmt::Display>, method: Option<&str>, body: Option<(&str, &str)>) -> Box<str> {
@@ -255,6 +264,21 @@ fn push_member(text: &mut String, first: &mut bool, name: &str, value: &str) {
     push_string(text, name);
     text.push(':');
     text.push_str(value);
+}
+
+/// The value of the first member of this name.
+pub(crate) fn member<'a>(members: &[(Cow<'_, str>, &'a RawValue)], name: &str) -> Option<&'a RawValue> {
+    members.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+}
+
+/// An object with this member's value replaced and every other byte as it was; `None` where it has no such member.
+pub(crate) fn set_member(object: &RawValue, name: &str, value: &str) -> Option<Box<RawValue>> {
+    let Object(members) = serde_json::from_str(object.get()).ok()?;
+    let old = member(&members, name)?.get();
+    let text = object.get();
+    // The value was borrowed from the text.
+    let at = old.as_ptr() as usize - text.as_ptr() as usize;
+    RawValue::from_string(format!("{}{value}{}", &text[..at], &text[at + old.len()..])).ok()
 }
 
 /// The members of a JSON object in their order, values unread.

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Failure, FailureClass};
-use rmcp::model::{ClientConfig, ErrorCode, ProtocolVersion, ServerPeerInfo};
-use serde_json::value::{RawValue, to_raw_value};
+use rmcp::model::{ErrorCode, ProtocolVersion, ServerPeerInfo};
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::era::{self, Era, EraMemory, EraPolicy, best_common, meta_for, offered, offered_in_text};
+use crate::client::Client;
+use crate::era::{self, Era, EraMemory, EraPolicy, best_common, offered, offered_in_text};
 use crate::frame::{Meta, RpcError};
 use crate::greeting::{DiscoverReply, InitializeReply};
 use crate::link::WHY_TIMEOUT;
@@ -23,8 +24,8 @@ pub(crate) struct Handshake<'a> {
     pub(crate) memory: &'a Arc<EraMemory>,
     /// Which era to speak.
     pub(crate) policy: EraPolicy,
-    /// Who we are: what the client's handler says of itself.
-    pub(crate) client: &'a ClientConfig,
+    /// Who we are.
+    pub(crate) client: &'a Client,
     /// The attempt's whole time; a third of it bounds the wait for a probe's answer.
     pub(crate) start_timeout: Duration,
     /// How long a server that has shown signs of life may take to answer the probe before `initialize` is sent as well.
@@ -124,8 +125,8 @@ pub(crate) async fn handshake(wire: &Wire, options: Handshake<'_>) -> Result<Est
 }
 
 /// The version to offer in `initialize`: the client's own, if it has a handshake.
-fn newest_legacy(client: &ClientConfig) -> ProtocolVersion {
-    let own = &client.protocol_version;
+fn newest_legacy(client: &Client) -> ProtocolVersion {
+    let own = client.version();
     if own.has_initialize() { own.clone() } else { ProtocolVersion::LATEST_WITH_INITIALIZE }
 }
 
@@ -255,15 +256,14 @@ impl Attempt<'_> {
     }
 
     fn ask_discover(&self) -> Call {
-        let meta = meta_for(&self.modern_version, self.options.client);
+        let meta = self.options.client.meta(&self.modern_version);
         let options = RequestOptions { meta: &meta, uncancelled: true, uncounted: true, ..Default::default() };
         self.wire.request("server/discover", None, options)
     }
 
     fn ask_initialize(&self) -> Call {
-        let client = self.options.client.clone().with_protocol_version(self.legacy_version.clone());
-        let params = to_raw_value(&client).ok();
-        self.wire.request("initialize", params.as_deref(), RequestOptions { uncancelled: true, ..Default::default() })
+        let params = self.options.client.initialize(&self.legacy_version);
+        self.wire.request("initialize", Some(&params), RequestOptions { uncancelled: true, ..Default::default() })
     }
 
     /// Asks with the version that the server offered instead.
@@ -411,7 +411,7 @@ impl Attempt<'_> {
         self.options.memory.met(server.map(|server| (server.name.clone(), server.version.clone())));
         let version = peer.protocol_version.clone();
         // A server may answer `initialize` with a version that has no handshake: from there on it wants the context.
-        let meta = if version.has_initialize() { Arc::default() } else { meta_for(&version, self.options.client) };
+        let meta = if version.has_initialize() { Arc::default() } else { self.options.client.meta(&version) };
         Established { era, version, raw: raw.into(), peer, meta }
     }
 

@@ -18,6 +18,7 @@
 mod builder;
 mod call;
 mod catalogue;
+mod client;
 mod clock;
 pub mod config;
 mod connection;
@@ -45,6 +46,7 @@ pub mod oauth;
 mod open;
 mod owner;
 mod pending;
+pub mod relay;
 mod session;
 mod setup;
 mod shared;

@@ -28,6 +28,10 @@ struct Table {
 pub(crate) struct OpenCall {
     pub(crate) sent: Instant,
     pub(crate) uncounted: bool,
+    /// Until when it counts, for one that loses nothing by the end of its session.
+    pub(crate) counts_until: Option<Instant>,
+    /// The caller's own progress token, as it was sent.
+    pub(crate) token: Option<Box<str>>,
     pub(crate) answer: oneshot::Sender<RawAnswer>,
     pub(crate) progress: Option<Arc<Notify>>,
 }
@@ -70,10 +74,20 @@ impl OpenRequests {
         }
     }
 
+    /// Tells the requests with this progress token of their callers' own that they make progress.
+    pub(crate) fn bump_token(&self, token: &str) {
+        for call in self.lock().own.values().filter(|call| call.token.as_deref() == Some(token)) {
+            if let Some(progress) = &call.progress {
+                progress.notify_one();
+            }
+        }
+    }
+
     /// When the oldest request that counts was made.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        let table = self.lock();
-        let own = table.own.values().find(|call| !call.uncounted).map(|call| call.sent);
+        let (table, now) = (self.lock(), Instant::now());
+        let counts = |call: &&OpenCall| !call.uncounted && call.counts_until.is_none_or(|until| now < until);
+        let own = table.own.values().find(counts).map(|call| call.sent);
         let view = table.view.values().next().copied();
         own.into_iter().chain(view).min()
     }

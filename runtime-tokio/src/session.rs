@@ -1,16 +1,16 @@
 //! One epoch's session: everything that a caller may do with it while it lasts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Epoch, FailureClass};
-use rmcp::model::{ClientResult, InputRequest, InputRequests, RequestId, ServerPeerInfo, ServerRequest};
+use rmcp::model::{ClientResult, ErrorCode, ErrorData, InputRequest, RequestId, ServerPeerInfo, ServerRequest};
 use rmcp::service::{RequestContext, RunningService};
 use rmcp::{RoleClient, Service as _};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -18,10 +18,11 @@ use crate::call::disowns_session;
 use crate::catalogue::Catalogue;
 use crate::era::Era;
 use crate::error::CallError;
-use crate::frame::Meta;
+use crate::frame::{Meta, Object, RpcError};
 use crate::handshake::Established;
 use crate::link::LinkFacts;
 use crate::owner::{Note, What};
+use crate::relay::{Ask, Relay};
 use crate::view::Handler;
 use crate::wire::Wire;
 
@@ -159,15 +160,21 @@ impl Session {
         }
     }
 
-    /// Lets the client's handler answer the requests of an `input_required` result.
-    pub(crate) async fn answer_input(&self, requests: InputRequests) -> Result<Map<String, Value>, CallError> {
-        let answers = requests.into_iter().map(|(key, request)| async {
-            let answer = self.answer_one(&key, request).await?;
-            Ok::<_, CallError>((key, answer))
+    /// Lets the client's handler or relay answer the requests of an `input_required` result.
+    pub(crate) async fn answer_input(
+        &self,
+        Object(requests): Object<'_>,
+    ) -> Result<BTreeMap<String, Box<RawValue>>, CallError> {
+        let answers = requests.into_iter().map(|(key, request)| async move {
+            let answer = match self.service.service().relay() {
+                Some(relay) => self.relay_one(&**relay, request).await?,
+                None => self.answer_one(&key, request).await?,
+            };
+            Ok::<_, CallError>((key.into_owned(), answer))
         });
         let ended = async { self.wire.ended().await };
         tokio::select! {
-            answers = futures::future::try_join_all(answers) => answers.map(Map::from_iter),
+            answers = futures::future::try_join_all(answers) => answers.map(BTreeMap::from_iter),
             ended = ended => Err(CallError::OutcomeUnknown {
                 epoch: self.epoch(),
                 class: ended.failure.class,
@@ -176,9 +183,32 @@ impl Session {
         }
     }
 
-    async fn answer_one(&self, key: &str, request: InputRequest) -> Result<Value, CallError> {
+    async fn relay_one(&self, relay: &dyn Relay, request: &RawValue) -> Result<Box<RawValue>, CallError> {
+        #[derive(serde::Deserialize)]
+        struct Asked<'a> {
+            method: String,
+            #[serde(borrow, default)]
+            params: Option<&'a RawValue>,
+        }
+        let epoch = self.epoch();
+        let unexpected = |error: serde_json::Error| CallError::UnexpectedAnswer {
+            epoch,
+            cause: format!("inputRequests: {error}").into(),
+        };
+        let Asked { method, params } = serde_json::from_str(request.get()).map_err(unexpected)?;
+        let answer = relay.ask(Ask { epoch, method: &method, params, input: true }).await;
+        answer.map_err(|error| {
+            let error = RpcError::parse(&error);
+            let code = i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0);
+            CallError::InputRefused { epoch, error: ErrorData::new(ErrorCode(code), error.message, error.data) }
+        })
+    }
+
+    async fn answer_one(&self, key: &str, request: &RawValue) -> Result<Box<RawValue>, CallError> {
         let epoch = self.epoch();
         let unexpected = |cause: &str| CallError::UnexpectedAnswer { epoch, cause: cause.into() };
+        let request: InputRequest =
+            serde_json::from_str(request.get()).map_err(|error| unexpected(&format!("inputRequests: {error}")))?;
         let request = match request {
             InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
             InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
@@ -188,7 +218,7 @@ impl Session {
         let context = RequestContext::new(RequestId::String(key.into()), self.service.peer().clone());
         let answer = self.service.service().handle_request(request, context).await;
         let answer: ClientResult = answer.map_err(|error| CallError::InputRefused { epoch, error })?;
-        serde_json::to_value(answer).map_err(CallError::invalid_params)
+        serde_json::value::to_raw_value(&answer).map_err(CallError::invalid_params)
     }
 }
 

@@ -9,7 +9,7 @@ use rmcp::model::{
     LoggingLevel, ServerCapabilities, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
 };
 use serde::Serialize;
-use serde_json::value::to_raw_value;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -29,6 +29,27 @@ const QUICK_FAILURES: u32 = 5;
 pub(crate) struct Wanted {
     pub(crate) log_level: Option<LoggingLevel>,
     pub(crate) subscriptions: BTreeSet<String>,
+}
+
+impl Wanted {
+    /// Notes what a request of a client sets up, once it was answered. Whether it does.
+    pub(crate) fn keep(&mut self, method: &str, params: &RawValue) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Parts {
+            level: Option<LoggingLevel>,
+            uri: Option<String>,
+        }
+        if !["logging/setLevel", "resources/subscribe", "resources/unsubscribe"].contains(&method) {
+            return false;
+        }
+        let Ok(Parts { level, uri }) = serde_json::from_str(params.get()) else { return false };
+        match (method, level, uri) {
+            ("logging/setLevel", Some(level), _) => self.log_level.replace(level) != Some(level),
+            ("resources/subscribe", _, Some(uri)) => self.subscriptions.insert(uri),
+            ("resources/unsubscribe", _, Some(uri)) => self.subscriptions.remove(&uri),
+            _ => false,
+        }
+    }
 }
 
 /// One thing that could not be set up.

@@ -1,7 +1,10 @@
 //! rmcp's running service as a view on a wire: typed use of one epoch.
 
+mod relayed;
+
 use std::borrow::Cow;
 use std::future::{pending, ready};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{error, fmt};
 
@@ -26,7 +29,9 @@ use crate::frame::{self, Frame, RpcError};
 use crate::handshake::Established;
 use crate::link::SendFailure;
 use crate::mailbox::MailboxReader;
+use crate::relay::Relay;
 use crate::wire::Wire;
+use relayed::Relayed;
 
 /// How long a handler may go on after its session has ended (its context's token tells it); then it is dropped.
 const HANDLER_GRACE: Duration = Duration::from_secs(1);
@@ -38,17 +43,29 @@ pub struct Handler {
     end: CancellationToken,
     /// Counts what runs, rmcp's loop included.
     tasks: TaskTracker,
+    /// Takes what the server asks and tells, before it is read.
+    relay: Option<Arc<dyn Relay>>,
 }
 
 impl Handler {
     /// Wraps an rmcp client handler (or any other client service).
     pub fn new(handler: impl Service<RoleClient>) -> Self {
-        Self { inner: Box::new(handler), end: CancellationToken::new(), tasks: TaskTracker::new() }
+        Self { inner: Box::new(handler), end: CancellationToken::new(), tasks: TaskTracker::new(), relay: None }
     }
 
     /// The same, counted there.
     pub(crate) fn counted_in(self, tasks: TaskTracker) -> Self {
         Self { tasks, ..self }
+    }
+
+    /// A view for this relay: rmcp's service sees the answers to its own requests and nothing else.
+    pub(crate) fn relayed(relay: Arc<dyn Relay>) -> Self {
+        Self { relay: Some(relay), ..Self::new(()) }
+    }
+
+    /// Where what the server asks goes to, if not to rmcp's service.
+    pub(crate) fn relay(&self) -> Option<&Arc<dyn Relay>> {
+        self.relay.as_ref()
     }
 
     /// Runs what the host does for the server until it is done, or the session has ended and the grace is over: rmcp
@@ -108,7 +125,9 @@ pub(crate) fn serve(
 ) -> Option<RunningService<RoleClient, Handler>> {
     let frames = wire.attach()?;
     let token = handler.end.clone();
-    let view = View { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
+    let relayed = handler.relay.clone();
+    let relayed = relayed.map(|relay| Relayed::new(wire.clone(), relay, token.clone(), handler.tasks.clone()));
+    let view = View { wire: wire.clone(), frames, token: token.clone(), relayed, _running: handler.tasks.token() };
     // From the version in the peer's info rmcp knows whether requests carry the client's context.
     Some(serve_directly_with_ct(handler, view, Some(session.peer.clone()), token))
 }
@@ -118,6 +137,7 @@ struct View {
     frames: MailboxReader,
     /// rmcp's token for its loop and its handlers.
     token: CancellationToken,
+    relayed: Option<Relayed>,
     /// rmcp's loop owns this.
     _running: TaskTrackerToken,
 }
@@ -190,6 +210,9 @@ impl Transport<RoleClient> for View {
                 self.token.cancel();
                 return pending().await;
             };
+            if self.relayed.as_ref().is_some_and(|relayed| relayed.take(&text)) {
+                continue;
+            }
             if let Some(message) = self.read(&text) {
                 return Some(message);
             }
@@ -241,7 +264,7 @@ impl View {
     }
 }
 
-fn error_data(RpcError { code, message, data }: RpcError) -> ErrorData {
+fn error_data(RpcError { code, message, data, .. }: RpcError) -> ErrorData {
     ErrorData::new(ErrorCode(i32::try_from(code).unwrap_or(ErrorCode::INTERNAL_ERROR.0)), message, data)
 }
 

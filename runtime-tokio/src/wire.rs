@@ -108,12 +108,26 @@ pub(crate) struct ListChanges {
 pub(crate) struct RequestOptions<'a> {
     /// `_meta` members to send along where the parameters do not bring their own.
     pub(crate) meta: &'a Meta,
-    /// Asks for progress notifications and reports them, see [`Call::progress`].
-    pub(crate) progress: bool,
+    /// Which progress is reported, see [`Call::progress`].
+    pub(crate) progress: ProgressToken<'a>,
     /// The server is not told when the call is dropped (`initialize` and probes must not be cancelled).
     pub(crate) uncancelled: bool,
     /// Not counted as an open call: pings and probes, and what is answered only at its end (`subscriptions/listen`).
     pub(crate) uncounted: bool,
+    /// Until when it counts as open, for a request that loses nothing by the end of its session.
+    pub(crate) counts_until: Option<Instant>,
+}
+
+/// How a request asks for progress notifications.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum ProgressToken<'a> {
+    /// Not at all.
+    #[default]
+    None,
+    /// With a token of ours.
+    Own,
+    /// With the caller's own, which its parameters hold.
+    Callers(&'a RawValue),
 }
 
 impl Wire {
@@ -171,16 +185,27 @@ impl Wire {
     pub(crate) fn request(&self, method: &str, params: Option<&RawValue>, options: RequestOptions<'_>) -> Call {
         let id = self.0.ids.next();
         let params = params.map(RawValue::get);
-        let text = if options.progress || !options.meta.is_empty() {
-            frame::with_meta(params, options.meta, options.progress.then_some(id)).ok()
+        let own = matches!(options.progress, ProgressToken::Own).then_some(id);
+        let text = if own.is_some() || !options.meta.is_empty() {
+            frame::with_meta(params, options.meta, own).ok()
         } else {
             None
         };
         let (outbound, fate) = Outbound::new(frame::request(id, method, text.as_deref().or(params)));
         let (sender, answer) = oneshot::channel();
-        let progress = options.progress.then(Arc::<Notify>::default);
-        let call =
-            OpenCall { sent: Instant::now(), uncounted: options.uncounted, answer: sender, progress: progress.clone() };
+        let progress = (!matches!(options.progress, ProgressToken::None)).then(Arc::<Notify>::default);
+        let token = match options.progress {
+            ProgressToken::Callers(token) => Some(token.get().into()),
+            ProgressToken::None | ProgressToken::Own => None,
+        };
+        let call = OpenCall {
+            sent: Instant::now(),
+            uncounted: options.uncounted,
+            counts_until: options.counts_until,
+            token,
+            answer: sender,
+            progress: progress.clone(),
+        };
         self.0.open.open(id, call);
         Call::new(self.clone(), id, (outbound, fate), answer, progress, options.uncancelled)
     }
@@ -457,9 +482,9 @@ impl Wire {
                     token: &'a RawValue,
                 }
                 let token = params.and_then(|params| serde_json::from_str::<Progress<'_>>(params.get()).ok());
-                let id = token.and_then(|progress| id_number(progress.token));
-                if let Some(id) = id {
-                    self.0.open.bump(id);
+                if let Some(Progress { token }) = token {
+                    id_number(token).into_iter().for_each(|id| self.0.open.bump(id));
+                    self.0.open.bump_token(token.get());
                 }
             }
             "notifications/tools/list_changed" => self.0.changes.send_modify(|changes| changes.tools += 1),

@@ -29,7 +29,7 @@ async fn k04_app_errors() {
     connection.session().await.unwrap();
     let events = connection.events();
     match connection.call_tool(tool("write")).await {
-        Err(CallError::Server { epoch: answered, error }) => {
+        Err(CallError::Server { epoch: answered, error, .. }) => {
             assert_eq!((answered, error.code.0, &*error.message), (epoch(1), -32602, "bad path"));
             assert_eq!(error.data, Some(serde_json::json!({"path": "/x"})));
         }

@@ -5,7 +5,8 @@ use rmcp::model::{ClientConfig, ProtocolVersion, ServerPeerInfo};
 use serde_json::json;
 
 use super::*;
-use crate::era::{Era, meta_for};
+use crate::client::Client;
+use crate::era::Era;
 use crate::testlink::{EXIT, Far, wire};
 
 fn session(capabilities: Value) -> Established {
@@ -17,7 +18,7 @@ fn session(capabilities: Value) -> Established {
         version: version.clone(),
         raw,
         peer,
-        meta: meta_for(&version, &ClientConfig::default()),
+        meta: Client::of(&ClientConfig::default()).meta(&version),
     }
 }
 

@@ -1,21 +1,22 @@
 use mcp_reconnect_core::FailureClass::{self, NeedsAuth, Permanent, RateLimited, Transport};
-use rmcp::model::Implementation;
+use rmcp::model::{ClientConfig, Implementation};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 use super::*;
+use crate::client::Client;
 use crate::era::EraFacts;
 use crate::link::{Ended, SendFailure};
 use crate::testlink::{EXIT, Far, settle, wire};
 
 type Outcome = Result<Established, HandshakeError>;
 
-fn client() -> ClientConfig {
-    ClientConfig::new(
+fn client() -> Client {
+    Client::of(&ClientConfig::new(
         serde_json::from_value(json!({ "elicitation": { "form": {} } })).unwrap(),
         Implementation::new("editor", "1.0"),
-    )
+    ))
 }
 
 /// One attempt at a server of which `memory` knows.

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::era::{Era, meta_for, version};
+use crate::client::Client;
+use crate::era::{Era, version};
 use crate::link::Ended;
 use crate::testlink::{Far, settle, wire};
 
@@ -59,7 +60,7 @@ fn session(agreed: &str) -> Established {
     let version = version(agreed);
     let era = if version.has_initialize() { Era::Legacy } else { Era::Modern };
     let raw: Arc<RawValue> = RawValue::from_string("{}".into()).unwrap().into();
-    let meta = meta_for(&version, &ClientHandler::get_info(&User::default()));
+    let meta = Client::of(&ClientHandler::get_info(&User::default())).meta(&version);
     Established { era, version: version.clone(), raw, peer: ServerPeerInfo::new(version, Default::default()), meta }
 }
 

@@ -89,8 +89,8 @@ async fn errors_come_back_whatever_their_shape() {
     ];
     for (error, code, message, data) in shapes {
         let (mut call, request) = written(&wire, &mut far).await;
-        far.say(json!({ "jsonrpc": "2.0", "id": request["id"], "result": null, "error": error })).await;
-        let expected = frame::RpcError { code, message: message.into(), data };
+        far.say(json!({ "jsonrpc": "2.0", "id": request["id"], "result": null, "error": error.clone() })).await;
+        let expected = frame::RpcError { code, message: message.into(), data, json: error.to_string().into() };
         assert_eq!(call.answer().await.unwrap().unwrap_err(), expected);
     }
 }
@@ -325,7 +325,7 @@ async fn k24_progress_with_its_own_token_is_reported_and_passed_on() {
     let params =
         serde_json::value::to_raw_value(&json!({ "name": "x", "_meta": { "progressToken": "mine", "trace": 1 } }))
             .unwrap();
-    let mut call = wire.request("tools/call", Some(&params), RequestOptions { progress: true, ..Default::default() });
+    let mut call = wire.request("tools/call", Some(&params), RequestOptions { progress: ProgressToken::Own, ..Default::default() });
     let progress = call.progress();
     settled(&mut call).await;
     let frame = far.frames.recv().await.unwrap();

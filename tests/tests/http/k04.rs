@@ -124,7 +124,7 @@ async fn k04_app_errors() {
             );
             let (server, connection, events) = ready(&script).await;
             match soon(connection.call_tool(tool("write"))).await {
-                Err(CallError::Server { epoch: answered, error }) => {
+                Err(CallError::Server { epoch: answered, error, .. }) => {
                     assert_eq!((answered, error.code.0, &*error.message), (epoch(1), -32602, "bad path"));
                     assert_eq!(error.data, Some(serde_json::json!({"path": "/x"})));
                 }

@@ -326,7 +326,11 @@ mod tests {
 
     #[test]
     fn only_the_embedded_server_owes_a_right_answer() {
-        let error = CallError::Server { epoch: Epoch::FIRST, error: ErrorData::internal_error("no", None) };
+        let error = CallError::Server {
+            epoch: Epoch::FIRST,
+            error: ErrorData::internal_error("no", None),
+            json: r#"{"code":-32603,"message":"no"}"#.into(),
+        };
         assert_eq!(Outcome::of(&error, false).name(), "server_error");
         assert_eq!(Outcome::of(&error, true).name(), "lost");
     }

@@ -1,0 +1,123 @@
+//! The raw view of a connection: what a server asks and tells goes to a [`Relay`] as it came, and any request can be
+//! sent as it is. Nothing is read as a type, so nothing that a type does not know is lost.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mcp_reconnect_core::Epoch;
+use serde_json::value::RawValue;
+
+pub use crate::client::{Client, NoClient};
+use crate::call::{CallOptions, Performance, Target};
+use crate::client::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION};
+use crate::connection::Connection;
+use crate::era::Era;
+use crate::error::CallError;
+use crate::frame::{Object, member, set_member};
+use crate::session::Session;
+use crate::setup::Wanted;
+
+/// Takes a server's own messages as they come, in the place of a typed handler.
+#[async_trait]
+pub trait Relay: Send + Sync + 'static {
+    /// The server asks for this; the answer goes to the session that asked, a result or an error as it is. `ping` is
+    /// not among it.
+    ///
+    /// Dropped when the server takes the request back, or its session ends.
+    ///
+    /// # Errors
+    ///
+    /// The `error` member of the answer.
+    async fn ask(&self, ask: Ask<'_>) -> Result<Box<RawValue>, Box<RawValue>>;
+
+    /// The server tells this. Must not wait.
+    fn told(&self, epoch: Epoch, method: &str, params: Option<&RawValue>);
+}
+
+/// A request of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The session that asks.
+    pub epoch: Epoch,
+    /// What it asks for.
+    pub method: &'a str,
+    /// The parameters as they came.
+    pub params: Option<&'a RawValue>,
+    /// Whether it is the input that an `input_required` result asks for, and not a request of its own.
+    pub input: bool,
+}
+
+/// A request to be sent as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRequest<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The parameters.
+    pub params: Option<&'a RawValue>,
+    /// The era that they are written for. For a session of the other one `_meta` is adapted, and nothing else: the
+    /// client's context is added, or taken out.
+    pub era: Era,
+}
+
+impl<'a> RawRequest<'a> {
+    /// Whether a server of the session's era knows no such request: it is answered with an empty result, and what it
+    /// says is [kept](Wanted::keep).
+    pub(crate) fn needs_no_server(&self, session: &Session) -> bool {
+        self.era == Era::Legacy
+            && !session.server().protocol_version.has_initialize()
+            && ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"].contains(&self.method)
+    }
+
+    /// The parameters as this session knows them, where they are written otherwise.
+    pub(crate) fn adapted(&self, session: &Session, params: Option<&RawValue>) -> Option<Box<RawValue>> {
+        let foreign = self.era == Era::Modern && session.server().protocol_version.has_initialize();
+        params.filter(|_| foreign).and_then(without_context)
+    }
+}
+
+/// Parameters without the context that modern clients put into `_meta`; `None` where there is none of it.
+fn without_context(params: &RawValue) -> Option<Box<RawValue>> {
+    const CONTEXT: [&str; 4] = [PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL];
+    let Object(members) = serde_json::from_str(params.get()).ok()?;
+    let Object(meta) = serde_json::from_str(member(&members, "_meta")?.get()).ok()?;
+    let kept: Vec<_> = meta.iter().filter(|(name, _)| !CONTEXT.contains(&&**name)).collect();
+    if kept.len() == meta.len() {
+        return None;
+    }
+    let kept = kept.into_iter().map(|(name, value)| format!("{}:{}", serde_json::Value::from(&**name), value.get()));
+    set_member(params, "_meta", &format!("{{{}}}", kept.collect::<Vec<_>>().join(",")))
+}
+
+impl Connection {
+    /// Sends any request as it is: the session that answered, and the `result` as it came.
+    ///
+    /// Waits for a session where there is none. What may be sent again goes by the method, for a tool by its
+    /// annotations. For a legacy client the rounds of an `input_required` result are gone through with the
+    /// [`Relay`], as with a typed handler. A log level and subscriptions are set up again in later sessions.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`]; the error of [`CallError::Server`] has its text.
+    pub async fn request_raw(
+        &self,
+        request: RawRequest<'_>,
+        options: &CallOptions,
+    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let answer = Performance::new(&self.0, Target::Raw(request), options).run(request.params).await?;
+        if let Some(params) = request.params {
+            let keep = |wanted: &mut Wanted| wanted.keep(request.method, params);
+            self.0.spec.wanted.send_if_modified(keep);
+        }
+        Ok(answer)
+    }
+
+    /// Sends a notification as it is to the session that is there; without one it is dropped.
+    pub async fn notify_raw(&self, method: &str, params: Option<&RawValue>) {
+        let session = self.0.published.borrow().session.clone();
+        if let Some(session) = session
+            && let Err(failure) = session.wire().notify(method, params).await
+        {
+            tracing::debug!(epoch = %session.epoch(), method, cause = %failure.cause, "a notification was lost");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a server asks and tells, given to a relay as it came.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::model::ErrorCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::frame::{self, Frame};
+use crate::relay::{Ask, Relay};
+use crate::wire::Wire;
+
+/// How many requests a server may have open at once; one more is refused.
+const MAX_ASKS: usize = 256;
+
+/// The requests of one epoch's server that the relay has not answered.
+pub(super) struct Relayed {
+    wire: Wire,
+    relay: Arc<dyn Relay>,
+    /// Cancelled at the end of the session.
+    end: CancellationToken,
+    tasks: TaskTracker,
+    /// By the id as the server wrote it.
+    open: Arc<Mutex<HashMap<Box<str>, CancellationToken>>>,
+}
+
+impl Relayed {
+    pub(super) fn new(wire: Wire, relay: Arc<dyn Relay>, end: CancellationToken, tasks: TaskTracker) -> Self {
+        Self { wire, relay, end, tasks, open: Arc::default() }
+    }
+
+    /// Takes what is for the relay. Whether it was.
+    pub(super) fn take(&self, text: &str) -> bool {
+        match Frame::parse(text) {
+            Frame::Request { id, method } => self.ask(id, &method, text),
+            Frame::Notification { method, params } if method == "notifications/cancelled" => self.take_back(params),
+            Frame::Notification { method, params } => self.relay.told(self.wire.epoch(), &method, params),
+            Frame::Response { .. } | Frame::Unreadable(_) => return false,
+        }
+        true
+    }
+
+    fn ask(&self, id: &RawValue, method: &str, text: &str) {
+        let taken_back = self.end.child_token();
+        let key: Box<str> = id.get().into();
+        {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            if open.len() >= MAX_ASKS {
+                let refusal = "too many requests are open";
+                return self.wire.reply(frame::error(id, ErrorCode::INTERNAL_ERROR.0, refusal));
+            }
+            open.insert(key.clone(), taken_back.clone());
+        }
+        let asking = Asking { wire: self.wire.clone(), open: self.open.clone(), key };
+        let (relay, method, params) = (self.relay.clone(), method.to_owned(), params_of(text));
+        let run = async move {
+            let ask = Ask { epoch: asking.wire.epoch(), method: &method, params: params.as_deref(), input: false };
+            tokio::select! {
+                biased;
+                () = taken_back.cancelled() => {}
+                answer = relay.ask(ask) => asking.answer(answer).await,
+            }
+        };
+        self.tasks.spawn(run.in_current_span());
+    }
+
+    fn take_back(&self, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Cancelled<'a> {
+            #[serde(borrow, rename = "requestId")]
+            id: &'a RawValue,
+        }
+        let cancelled = params.and_then(|params| serde_json::from_str::<Cancelled<'_>>(params.get()).ok());
+        if let Some(Cancelled { id }) = cancelled
+            && let Some(token) = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(id.get())
+        {
+            token.cancel();
+        }
+    }
+}
+
+/// One of them. It is no longer open when this is dropped.
+struct Asking {
+    wire: Wire,
+    open: Arc<Mutex<HashMap<Box<str>, CancellationToken>>>,
+    key: Box<str>,
+}
+
+impl Asking {
+    async fn answer(&self, answer: Result<Box<RawValue>, Box<RawValue>>) {
+        let Ok(id) = serde_json::from_str::<&RawValue>(&self.key) else { return };
+        let frame = match &answer {
+            Ok(result) => frame::result(id, result.get()),
+            Err(error) => frame::error_raw(id, error.get()),
+        };
+        if let Err(failure) = self.wire.send(frame).await {
+            tracing::debug!(epoch = %self.wire.epoch(), cause = %failure.cause, "an answer to the server was lost");
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}
+
+fn params_of(text: &str) -> Option<Box<RawValue>> {
+    #[derive(Deserialize)]
+    struct Parts {
+        #[serde(default)]
+        params: Option<Box<RawValue>>,
+    }
+    serde_json::from_str::<Parts>(text).ok().and_then(|parts| parts.params)
+}
+
