@@ -184,10 +184,18 @@ pub(crate) fn result(id: &RawValue, result: &str) -> Box<str> {
 
 /// The refusal of the peer's request with this id.
 pub(crate) fn error(id: &RawValue, code: i32, message: &str) -> Box<str> {
+    error_raw(id, error_body(code, message, None).get())
+}
+
+/// An `error` member; `data` is JSON text.
+pub(crate) fn error_body(code: i32, message: &str, data: Option<&str>) -> Box<RawValue> {
     let mut body = format!(r#"{{"code":{code},"message":"#);
     push_string(&mut body, message);
+    if let Some(data) = data {
+        write!(body, r#","data":{data}"#).unwrap_or_default();
+    }
     body.push('}');
-    build(Some(&id.get()), None, Some(("error", &body)))
+    RawValue::from_string(body).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 /// The same with an `error` member as it is.

@@ -28,6 +28,8 @@ mod error;
 mod event;
 pub mod fleet;
 mod frame;
+#[cfg(feature = "front")]
+pub mod front;
 mod gate;
 mod greeting;
 mod handshake;

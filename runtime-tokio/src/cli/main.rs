@@ -5,6 +5,7 @@ mod call;
 mod check;
 mod demo;
 mod log;
+mod proxy;
 mod replay;
 mod signals;
 mod source;
@@ -30,6 +31,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Proxy(Box<proxy::ProxyArgs>),
     Watch(watch::WatchArgs),
     Call(call::CallArgs),
     Tools(tools::ToolsArgs),
@@ -44,6 +46,7 @@ impl Command {
     /// Where its log goes, and how much of it there is unless the user wants more.
     fn log(&self) -> (log::Target<'_>, u8) {
         match self {
+            Self::Proxy(args) => (args.log(), 1),
             Self::Watch(args) => (args.log(), 1),
             Self::Call(_) | Self::Tools(_) | Self::Check(_) => (log::Target::Stderr, 1),
             Self::Demo(_) | Self::Replay(_) | Self::DemoServer(_) => (log::Target::Stderr, 0),
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         return usage(ErrorKind::InvalidValue, &error);
     }
     match cli.command {
+        Command::Proxy(args) => block_on(proxy::run(&args)),
         Command::Watch(args) => block_on(watch::run(&args)),
         Command::Call(args) => block_on(call::run(&args)),
         Command::Tools(args) => block_on(tools::run(&args)),

@@ -1,0 +1,157 @@
+//! A modern host's `subscriptions/listen`: open as long as the host wants it, whatever becomes of sessions. What it is to be
+//! told comes from the connection's own stream, or from a legacy server's announcements.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::asks::Answer;
+use super::dispatch::{Session, Upstream};
+use crate::frame::{self, Object, member, set_member};
+
+const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// The open streams, by the host's id of the request.
+#[derive(Default)]
+pub(super) struct Streams(Mutex<BTreeMap<Box<str>, Filter>>);
+
+/// What a stream is for.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Filter {
+    tools_list_changed: bool,
+    prompts_list_changed: bool,
+    resources_list_changed: bool,
+    resource_subscriptions: BTreeSet<String>,
+}
+
+impl Filter {
+    fn takes(&self, method: &str, uri: Option<&str>) -> bool {
+        match method {
+            "notifications/tools/list_changed" => self.tools_list_changed,
+            "notifications/prompts/list_changed" => self.prompts_list_changed,
+            "notifications/resources/list_changed" => self.resources_list_changed,
+            // A server may tell of a part of what was subscribed to.
+            _ => uri.is_some_and(|uri| {
+                let rest = self.resource_subscriptions.iter().filter_map(|wanted| uri.strip_prefix(&**wanted));
+                rest.into_iter().any(|rest| rest.is_empty() || rest.starts_with('/'))
+            }),
+        }
+    }
+}
+
+impl Streams {
+    /// The parameters of this notification for each stream that it is for.
+    pub(super) fn addressed(&self, method: &str, params: Option<&RawValue>) -> Vec<String> {
+        let members = params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
+        let uri = member(&members.0, "uri").and_then(frame::string);
+        let open = self.lock();
+        let streams = open.iter().filter(|(_, filter)| filter.takes(method, uri.as_deref()));
+        streams.map(|(id, _)| on_stream(params, id)).collect()
+    }
+
+    fn wanted(&self) -> BTreeSet<String> {
+        self.lock().values().flat_map(|filter| filter.resource_subscriptions.iter().cloned()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Filter>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    /// Keeps a stream until the host cancels it.
+    pub(super) async fn listen(
+        self: &Arc<Self>,
+        upstream: &Upstream,
+        id: &RawValue,
+        params: Option<&RawValue>,
+    ) -> Answer {
+        #[derive(Deserialize)]
+        struct Wanted<'a> {
+            #[serde(borrow)]
+            notifications: &'a RawValue,
+        }
+        let invalid = |error: serde_json::Error| frame::error_body(-32_602, &format!("`notifications`: {error}"), None);
+        let params = params.map_or("{}", RawValue::get);
+        let Wanted { notifications } = serde_json::from_str(params).map_err(invalid)?;
+        let filter: Filter = serde_json::from_str(notifications.get()).map_err(invalid)?;
+        let stream = Stream { session: self, upstream, id };
+        self.streams.lock().insert(id.get().into(), filter);
+        stream.resubscribe();
+        let accepted = on_stream(
+            RawValue::from_string(format!(r#"{{"notifications":{}}}"#, notifications.get())).ok().as_deref(),
+            id.get(),
+        );
+        let acknowledged = "notifications/subscriptions/acknowledged";
+        self.outbox.owe(frame::notification(acknowledged, Some(&accepted))).await;
+        std::future::pending().await
+    }
+}
+
+/// An open stream; it is closed when this is dropped.
+struct Stream<'a> {
+    session: &'a Arc<Session>,
+    upstream: &'a Upstream,
+    id: &'a RawValue,
+}
+
+impl Stream<'_> {
+    /// Wants of the server what all streams together want.
+    fn resubscribe(&self) {
+        let wanted = self.session.streams.wanted();
+        let known = self.upstream.connection.0.spec.wanted.borrow().subscriptions.clone();
+        let connection = self.upstream.connection.clone();
+        self.session.spawn(async move {
+            for uri in wanted.difference(&known) {
+                if let Err(error) = connection.subscribe(uri).await {
+                    tracing::warn!(%error, "the server refused a subscription");
+                }
+            }
+            for uri in known.difference(&wanted) {
+                drop(connection.unsubscribe(uri).await); // nobody waits for what it would tell
+            }
+        });
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        self.session.streams.lock().remove(self.id.get());
+        self.resubscribe();
+    }
+}
+
+/// Parameters that name this stream, and else are as they were.
+fn on_stream(params: Option<&RawValue>, id: &str) -> String {
+    let Some(params) = params else { return format!(r#"{{"_meta":{{"{STREAM}":{id}}}}}"#) };
+    let Ok(Object(members)) = serde_json::from_str::<Object<'_>>(params.get()) else { return params.get().to_owned() };
+    let named = match member(&members, "_meta") {
+        Some(meta) => {
+            let named = set_member(meta, STREAM, id).map(|meta| meta.get().to_owned());
+            let named = named.unwrap_or_else(|| with_first(meta.get(), STREAM, id));
+            set_member(params, "_meta", &named).map(|params| params.get().to_owned())
+        }
+        None => Some(with_first(params.get(), "_meta", &format!(r#"{{"{STREAM}":{id}}}"#))),
+    };
+    named.unwrap_or_else(|| params.get().to_owned())
+}
+
+/// An object with one more member in front.
+fn with_first(object: &str, name: &str, value: &str) -> String {
+    let rest = object.trim_start().strip_prefix('{').unwrap_or("}").trim_start();
+    let comma = if rest.starts_with('}') { "" } else { "," };
+    format!(r#"{{"{name}":{value}{comma}{rest}"#)
+}
+
+/// Parameters that name no stream; `None` where they do not name one.
+pub(super) fn without_stream(params: &RawValue) -> Option<Box<RawValue>> {
+    let Object(members) = serde_json::from_str(params.get()).ok()?;
+    let Object(meta) = serde_json::from_str(member(&members, "_meta")?.get()).ok()?;
+    member(&meta, STREAM)?;
+    let kept = meta.iter().filter(|(name, _)| name != STREAM);
+    let kept = kept.map(|(name, value)| format!("{}:{}", serde_json::Value::from(&**name), value.get()));
+    set_member(params, "_meta", &format!("{{{}}}", kept.collect::<Vec<_>>().join(",")))
+}
