@@ -426,7 +426,8 @@ async fn read_page<T: Entry>(
         Err(error) if error.code == i64::from(ErrorCode::METHOD_NOT_FOUND.0) => return Ok(None),
         Err(error) => return Err(ListError::Server(error)),
     };
-    let unreadable = |why: String| ListError::Server(RpcError { code: 0, message: why, data: None, json: "null".into() });
+    let unreadable =
+        |why: String| ListError::Server(RpcError { code: 0, message: why, data: None, json: "null".into() });
     let crate::frame::Object(members) =
         serde_json::from_str(result.get()).map_err(|error| unreadable(format!("unreadable answer: {error}")))?;
     let member = |name: &str| {

@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        for (text, named) in [("[]", "no object"), ("{}", "protocolVersion"), (r#"{"protocolVersion":7}"#, "protocolVersion")]
+        for (text, named) in
+            [("[]", "no object"), ("{}", "protocolVersion"), (r#"{"protocolVersion":7}"#, "protocolVersion")]
         {
             assert!(Client::from_initialize(&params(text)).unwrap_err().to_string().contains(named), "{text}");
             assert!(Client::from_meta(&params(text)).unwrap_err().to_string().contains(named), "{text}");

@@ -153,4 +153,3 @@ fn is_date(word: &str) -> bool {
             .enumerate()
             .all(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() })
 }
-

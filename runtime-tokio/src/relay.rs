@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use mcp_reconnect_core::Epoch;
 use serde_json::value::RawValue;
 
-pub use crate::client::{Client, NoClient};
 use crate::call::{CallOptions, Performance, Target};
 use crate::client::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION};
+pub use crate::client::{Client, NoClient};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::error::CallError;

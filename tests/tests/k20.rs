@@ -9,8 +9,13 @@ use crate::support::*;
 
 const OPEN_TIME: u64 = 30;
 /// Waits a minute for a session.
-const PATIENT: CallOptions =
-    CallOptions { timeout: secs(60), max_timeout: None, max_wait: secs(60), replay: Replay::Annotated };
+const PATIENT: CallOptions = CallOptions {
+    timeout: secs(60),
+    max_timeout: None,
+    max_wait: secs(60),
+    replay: Replay::Annotated,
+    hung_after: None,
+};
 
 const fn strikes(strikes: u8) -> Breaker {
     Breaker::Closed { strikes }

@@ -133,7 +133,9 @@ impl Session {
                 self.announce(method);
             }
             if let (Some(session), Some(catalogue)) = (session, catalogue)
-                && kept.as_ref().is_none_or(|(epoch, known)| *epoch != session.epoch() || !Arc::ptr_eq(known, &catalogue))
+                && kept
+                    .as_ref()
+                    .is_none_or(|(epoch, known)| *epoch != session.epoch() || !Arc::ptr_eq(known, &catalogue))
             {
                 self.keep(&session, &catalogue).await;
                 kept = Some((session.epoch(), catalogue));

@@ -1,6 +1,6 @@
 //! Reads what the host says and sees to it that each request is answered once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
@@ -16,8 +16,8 @@ use super::FrontOptions;
 use super::asks::{Answer, Asks};
 use super::changes::Changes;
 use super::greet::Greeting;
-use super::streams::Streams;
 use super::outbox::Outbox;
+use super::streams::Streams;
 use crate::builder::Builder;
 use crate::client::{Client, PROTOCOL_VERSION};
 use crate::connection::Connection;
@@ -41,7 +41,7 @@ pub(super) struct Session {
     /// Since the host's first message.
     upstream: OnceLock<Upstream>,
     /// The host's requests under way, by their ids as it wrote them.
-    open: Mutex<HashMap<Box<str>, AbortHandle>>,
+    open: Mutex<BTreeMap<Box<str>, AbortHandle>>,
     /// What an earlier run was told by the server.
     cached: OnceLock<Greeting>,
     tasks: TaskTracker,
@@ -170,7 +170,8 @@ impl Session {
         builder: &mut Option<Builder>,
     ) -> Result<(), (i32, String)> {
         let invalid = |error: &dyn std::fmt::Display| (-32_602, error.to_string());
-        let members = params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
+        let members =
+            params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
         let meta = member(&members.0, "_meta");
         let (era, client, version) = match (method, params, meta) {
             ("initialize", Some(params), _) => {
@@ -238,7 +239,7 @@ impl Session {
     }
 
     async fn end(&self) {
-        for (_, open) in self.open().drain() {
+        for open in std::mem::take(&mut *self.open()).into_values() {
             open.abort();
         }
         if let Some(Upstream { connection, .. }) = self.upstream() {
@@ -246,7 +247,7 @@ impl Session {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<Box<str>, AbortHandle>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<Box<str>, AbortHandle>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -95,7 +95,8 @@ impl Session {
     pub(super) async fn discover(&self, upstream: &Upstream, params: Option<&RawValue>) -> Answer {
         let (greeting, guessed) = self.greeting(upstream).await;
         self.changes.greet(guessed);
-        if !guessed && greeting.era == Era::Modern && matches!(upstream.connection.snapshot().status, Status::Ready(_)) {
+        if !guessed && greeting.era == Era::Modern && matches!(upstream.connection.snapshot().status, Status::Ready(_))
+        {
             return self.forward(upstream, "server/discover", params).await;
         }
         Ok(greeting.discovered(&upstream.version))

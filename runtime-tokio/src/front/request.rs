@@ -18,12 +18,7 @@ use crate::relay::RawRequest;
 
 impl Session {
     /// The answer to a request of the host, however long that takes.
-    pub(super) async fn answer_of(
-        self: &Arc<Self>,
-        id: &RawValue,
-        method: &str,
-        params: Option<&RawValue>,
-    ) -> Answer {
+    pub(super) async fn answer_of(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
         let Some(upstream) = self.upstream() else { return Err(frame::error_body(-32_603, "not begun", None)) };
         match method {
             "initialize" if self.changes.greeted() => {

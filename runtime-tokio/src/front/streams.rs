@@ -45,7 +45,8 @@ impl Filter {
 impl Streams {
     /// The parameters of this notification for each stream that it is for.
     pub(super) fn addressed(&self, method: &str, params: Option<&RawValue>) -> Vec<String> {
-        let members = params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
+        let members =
+            params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
         let uri = member(&members.0, "uri").and_then(frame::string);
         let open = self.lock();
         let streams = open.iter().filter(|(_, filter)| filter.takes(method, uri.as_deref()));

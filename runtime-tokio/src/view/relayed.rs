@@ -117,4 +117,3 @@ fn params_of(text: &str) -> Option<Box<RawValue>> {
     }
     serde_json::from_str::<Parts>(text).ok().and_then(|parts| parts.params)
 }
-

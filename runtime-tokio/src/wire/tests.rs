@@ -325,7 +325,11 @@ async fn k24_progress_with_its_own_token_is_reported_and_passed_on() {
     let params =
         serde_json::value::to_raw_value(&json!({ "name": "x", "_meta": { "progressToken": "mine", "trace": 1 } }))
             .unwrap();
-    let mut call = wire.request("tools/call", Some(&params), RequestOptions { progress: ProgressToken::Own, ..Default::default() });
+    let mut call = wire.request(
+        "tools/call",
+        Some(&params),
+        RequestOptions { progress: ProgressToken::Own, ..Default::default() },
+    );
     let progress = call.progress();
     settled(&mut call).await;
     let frame = far.frames.recv().await.unwrap();

@@ -110,7 +110,8 @@ impl ProxyArgs {
         let (name, mut server) = self.upstream()?;
         let name = self.name.clone().unwrap_or(name);
         let defaults = ServerConfig::new(server.endpoint.clone()).machine;
-        if (server.machine.keepalive(), server.machine.ping_timeout()) == (defaults.keepalive(), defaults.ping_timeout())
+        if (server.machine.keepalive(), server.machine.ping_timeout())
+            == (defaults.keepalive(), defaults.ping_timeout())
         {
             let prompt = ConfigBuilder::from(server.machine).keepalive(KEEPALIVE).ping_timeout(PING_TIMEOUT);
             server.machine = prompt.build().unwrap_or(server.machine);
@@ -124,9 +125,8 @@ impl ProxyArgs {
         options.name = name.as_str().into();
         let mut builder = server.builder(&name);
         if let Some(path) = &self.record {
-            let file = File::create(path).map_err(|error| {
-                wrong(&format!("invalid value '{}' for '--record <FILE>': {error}", shown(path)))
-            })?;
+            let file = File::create(path)
+                .map_err(|error| wrong(&format!("invalid value '{}' for '--record <FILE>': {error}", shown(path))))?;
             builder = builder.record(file);
         }
         Ok((builder, options))
