@@ -42,6 +42,7 @@ pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
 pub use places::usual_places;
 pub use problem::{ConfigErrors, Problem, ProblemKind};
+pub use read::CONTAINERS;
 #[cfg(feature = "watch")]
 pub use watcher::{WatchError, WatchOptions, Watcher};
 

@@ -4,6 +4,7 @@ mod attempt;
 mod call;
 mod check;
 mod demo;
+mod install;
 mod log;
 mod proxy;
 mod replay;
@@ -36,6 +37,7 @@ enum Command {
     Call(call::CallArgs),
     Tools(tools::ToolsArgs),
     Check(check::CheckArgs),
+    Install(install::InstallArgs),
     Demo(Box<demo::DemoArgs>),
     Replay(replay::ReplayArgs),
     #[command(hide = true)]
@@ -49,7 +51,7 @@ impl Command {
             Self::Proxy(args) => (args.log(), 1),
             Self::Watch(args) => (args.log(), 1),
             Self::Call(_) | Self::Tools(_) | Self::Check(_) => (log::Target::Stderr, 1),
-            Self::Demo(_) | Self::Replay(_) | Self::DemoServer(_) => (log::Target::Stderr, 0),
+            Self::Install(_) | Self::Demo(_) | Self::Replay(_) | Self::DemoServer(_) => (log::Target::Stderr, 0),
         }
     }
 }
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         Command::Call(args) => block_on(call::run(&args)),
         Command::Tools(args) => block_on(tools::run(&args)),
         Command::Check(args) => block_on(check::run(&args)),
+        Command::Install(args) => install::run(&args),
         Command::Demo(args) => match args.check() {
             Ok(()) => block_on(demo::run(&args)),
             Err(error) => usage(ErrorKind::ArgumentConflict, &error),

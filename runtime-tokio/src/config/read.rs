@@ -12,8 +12,9 @@ use super::server::{self, Dialect};
 use super::settings::{self, OURS, Settings};
 use super::{ConfigErrors, FleetConfig, Parsed, ServerConfig};
 
-/// The members that hold servers; the first that is there is read.
-const CONTAINERS: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp"];
+/// The members of a file that may hold its servers; the first that is there, and not null, is read. In an `mcp`, a member
+/// `servers` whose members are all objects holds them.
+pub const CONTAINERS: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp"];
 
 /// The one setting that only the file as a whole has.
 const MAX_DIALS: &str = "max_dials";
