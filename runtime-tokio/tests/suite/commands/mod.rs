@@ -2,6 +2,7 @@
 
 mod call;
 mod check;
+mod install;
 mod secrets;
 mod tools;
 mod watch;
