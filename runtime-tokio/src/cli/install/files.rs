@@ -29,12 +29,8 @@ impl HostFile {
     /// A file that is not there, is no file, cannot be read, or holds no text.
     pub(super) fn read(path: &Path) -> Result<Self, Wrong> {
         let target = fs::canonicalize(path).map_err(|error| format!("cannot be read: {error}"))?;
-        let metadata = fs::metadata(&target).map_err(|error| format!("cannot be read: {error}"))?;
-        // Looked at before it is opened: opening a pipe waits for its other end.
-        if !metadata.is_file() {
-            return Err("is no file".into());
-        }
         let text = read(&target)?.ok_or("cannot be read: it is gone")?;
+        let metadata = fs::metadata(&target).map_err(|error| format!("cannot be read: {error}"))?;
         Ok(Self { target, permissions: metadata.permissions(), text })
     }
 
@@ -88,6 +84,10 @@ impl HostFile {
 /// What is in a file; `None` where there is none.
 pub(super) fn read(path: &Path) -> Result<Option<String>, Wrong> {
     let cannot = |error: io::Error| format!("cannot be read: {error}");
+    // Looked at before it is opened: opening a pipe waits for its other end.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err("is no file".into());
+    }
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -270,6 +270,28 @@ fn a_server_that_is_added_later_is_kept_with_the_others() {
 }
 
 #[test]
+fn a_backup_that_holds_more_is_kept_under_another_name() {
+    let folder = Folder::new(TEN);
+    folder.run(&[]).assert_ended(0, &[]);
+    for (gone, new) in [
+        ("\"maps\": {", "\"new\": { \"command\": \"new-server\" },"),
+        ("\"search\": {", "\"newer\": { \"command\": \"x\" },"),
+    ] {
+        let text = folder.text();
+        let start = text.find(gone).expect("it is there");
+        let end = start + text[start..].find("},\n").expect("it ends") + 3;
+        fs::write(folder.host(), format!("{}{new}\n{}", &text[..start], &text[end..])).expect("written");
+        folder.run(&[]).assert_ended(0, &["the earlier backup holds more, and is kept: "]);
+    }
+    let kept = [1, 2].map(|number| format!("mcp.json.mcp-reconnect-backup-{number}.json"));
+    assert_eq!(folder.names(), ["mcp.json", &kept[0], &kept[1], BACKUP]);
+    let read = |name: &str| fs::read_to_string(folder.0.path().join(name)).expect("a text");
+    assert_eq!(read(&kept[0]), TEN);
+    assert!(read(&kept[1]).contains("\"search\"") && !read(&kept[1]).contains("\"maps\""));
+    assert!(!read(BACKUP).contains("\"search\"") && read(BACKUP).contains("\"newer\": { \"command\": \"x\" }"));
+}
+
+#[test]
 fn a_link_stays_and_leads_to_the_file() {
     let folder = Folder::new(TEN);
     let home = tempfile::tempdir().expect("a folder");
