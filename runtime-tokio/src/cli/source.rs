@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mcp_reconnect::config::{ConfigErrors, FleetConfig, Parsed, Problem, ProblemKind, usual_places};
+use mcp_reconnect::config::{
+    ConfigErrors, FleetConfig, Parsed, Problem, ProblemKind, ServerConfig, usual_places,
+};
 
 use super::text::printable;
 
@@ -63,6 +65,37 @@ impl ConfigArgs {
                 Err(WRONG)
             }
         }
+    }
+}
+
+impl ConfigArgs {
+    /// This server of the config that is meant, as it is now, whatever is wrong with the others. What there is to say of
+    /// it is told on stderr.
+    ///
+    /// # Errors
+    ///
+    /// The exit status, when what is wrong was told.
+    pub(super) fn load_server(&self, name: &str) -> Result<ServerConfig, u8> {
+        let path = self.path()?;
+        let (mut parsed, left_out) = FleetConfig::load_usable(&path).map_err(|errors| {
+            tell_errors(&errors);
+            WRONG
+        })?;
+        let is_of = |problem: &Problem| problem.server.as_deref().is_none_or(|server| server == name);
+        parsed.warnings.retain(is_of);
+        tell_warnings(&parsed.warnings);
+        if let Some(server) = parsed.config.servers.remove(name) {
+            return Ok(server);
+        }
+        let problems: Vec<_> = left_out.into_iter().filter(is_of).collect();
+        if problems.is_empty() {
+            let known = known(&parsed.config);
+            anstream::eprintln!("error: {}: no server `{}`: {known}", shown(&path), printable(name));
+        }
+        for problem in problems {
+            anstream::eprintln!("error: {}", printable(&problem.to_string()));
+        }
+        Err(WRONG)
     }
 }
 

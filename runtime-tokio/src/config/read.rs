@@ -6,7 +6,7 @@ use std::path::Path;
 use super::expand::Env;
 use super::json::{Json, Members};
 use super::near::near;
-use super::problem::ProblemKind;
+use super::problem::{Problem, ProblemKind};
 use super::scope::{Log, Scope, join};
 use super::server::{self, Dialect};
 use super::settings::{self, OURS, Settings};
@@ -39,22 +39,42 @@ impl FleetConfig {
     ///
     /// A file that cannot be read, and everything that is wrong with it.
     pub fn load(path: impl AsRef<Path>) -> Result<Parsed, ConfigErrors> {
-        let path = path.as_ref();
-        let source = path.display().to_string();
-        let unreadable = |why: String| {
-            let mut log = Log::new(&source);
-            Scope::of_file(&mut log, &|_| None).error("", ProblemKind::Unreadable, why);
-            log.finish(Self::default())
-        };
-        let bytes = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) => return unreadable(format!("cannot be read: {error}")),
-        };
-        match std::str::from_utf8(&bytes) {
-            Ok(text) => Self::parse(text, &source, |name| std::env::var(name).ok()),
-            Err(error) => unreadable(format!("is not UTF-8 from byte {} on", error.valid_up_to())),
-        }
+        let (log, config) = read(path.as_ref());
+        log.finish(config)
     }
+
+    /// The same, without the servers that something is wrong with: their problems are the second of the pair. For whoever
+    /// can do with one of them.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, and what is wrong with it as a whole.
+    pub fn load_usable(path: impl AsRef<Path>) -> Result<(Parsed, Vec<Problem>), ConfigErrors> {
+        let (mut log, mut config) = read(path.as_ref());
+        let (left_out, errors) = log.errors.into_iter().partition(|problem| problem.server.is_some());
+        log.errors = errors;
+        let left_out: Vec<Problem> = left_out;
+        config.servers.retain(|name, _| left_out.iter().all(|problem| problem.server.as_ref() != Some(name)));
+        log.finish(config).map(|parsed| (parsed, left_out))
+    }
+}
+
+/// What the file at this path holds, and what there is to say of it.
+fn read(path: &Path) -> (Log, FleetConfig) {
+    let mut log = Log::new(&path.display().to_string());
+    let text = match std::fs::read(path).map(String::from_utf8) {
+        Ok(Ok(text)) => Ok(text),
+        Ok(Err(error)) => Err(format!("is not UTF-8 from byte {} on", error.utf8_error().valid_up_to())),
+        Err(error) => Err(format!("cannot be read: {error}")),
+    };
+    let config = match text {
+        Ok(text) => document(&mut log, &text, &|name| std::env::var(name).ok()),
+        Err(why) => {
+            Scope::of_file(&mut log, &|_| None).error("", ProblemKind::Unreadable, why);
+            FleetConfig::default()
+        }
+    };
+    (log, config)
 }
 
 impl Log {

@@ -149,3 +149,26 @@ async fn a_server_that_is_refused_parks_with_the_reason() {
     assert!(error.to_string().contains("streamable HTTP endpoint"), "{error}");
     connection.shutdown().await;
 }
+
+#[test]
+fn what_is_wrong_with_one_server_leaves_the_others_usable() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mcp.json");
+    let load = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        FleetConfig::load_usable(&path)
+    };
+    let text = r#"{ "mcpServers": {
+        "good": { "command": "x" }, "bad": { "command": 7 },
+        "unset": { "command": "y", "args": ["${NEVER_SET_BY_ANYBODY}"] } } }"#;
+    let (parsed, left_out) = load(text).unwrap();
+    assert_eq!(parsed.config.servers.keys().map(|name| &**name).collect::<Vec<_>>(), ["good"]);
+    let named: Vec<_> = left_out.iter().map(|problem| problem.server.as_deref().unwrap()).collect();
+    assert_eq!(named, ["bad", "unset"]);
+    assert!(FleetConfig::load(&path).is_err());
+    // What concerns the file is an error all the same.
+    for text in ["{", "{}", r#"{ "mcp-reconnect": { "max_dials": 0 }, "mcpServers": { "good": { "command": "x" } } }"#] {
+        let errors = load(text).unwrap_err();
+        assert!(errors.problems.iter().all(|problem| problem.server.is_none()), "{text}: {errors}");
+    }
+}
