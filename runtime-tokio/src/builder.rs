@@ -19,7 +19,7 @@ use crate::clock::{Clock, SuspendDetector, unix_millis};
 use crate::config::Connect;
 use crate::connection::Connection;
 use crate::epoch::{Dialler, Require, Spec};
-use crate::era::{EraFacts, EraMemory, EraPolicy};
+use crate::era::{Era, EraFacts, EraMemory, EraPolicy};
 use crate::event::EVENT_CAPACITY;
 use crate::gate::Entrance;
 use crate::limit::InFlight;
@@ -46,6 +46,7 @@ pub struct Builder {
     client: Option<Client>,
     policy: EraPolicy,
     facts: EraFacts,
+    home: Option<Era>,
     memory: Option<Memory>,
     known: Catalogue,
     require: Require,
@@ -99,6 +100,7 @@ impl Builder {
             client: None,
             policy: EraPolicy::Auto,
             facts: EraFacts::default(),
+            home: None,
             memory: None,
             known: Catalogue::default(),
             require: Require::default(),
@@ -157,8 +159,10 @@ impl Builder {
         self
     }
 
-    /// Speaks for this client: what servers ask and tell goes to `relay` as it came, in the place of a handler.
+    /// Speaks for this client: what servers ask and tell goes to `relay` as it came, in the place of a handler. A server
+    /// that speaks both eras is spoken to in the client's.
     pub fn relay(mut self, client: Client, relay: Arc<dyn Relay>) -> Self {
+        self.home = client.version().has_initialize().then_some(Era::Legacy);
         self.client = Some(client);
         self.boxed_handler(move |_| Handler::relayed(relay.clone()))
     }
@@ -244,7 +248,7 @@ impl Builder {
             connector: self.connector,
             handler: self.handler,
             client: self.client,
-            memory: EraMemory::new(self.facts),
+            memory: EraMemory::at_home(self.facts, self.home),
             policy: self.policy,
             require: self.require,
             probe_patience: Mutex::new(self.probe_patience),

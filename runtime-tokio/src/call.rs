@@ -18,7 +18,7 @@ use crate::error::CallError;
 use crate::frame::{Meta, Object, RpcError, is_null, member};
 use crate::owner::Command;
 use crate::pending::{Answer, CallFailure};
-use crate::relay::RawRequest;
+use crate::relay::{RawRequest, TakenBack};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::wire::{ProgressToken, RequestOptions};
@@ -129,6 +129,8 @@ pub(crate) struct Performance<'a> {
     shared: &'a Shared,
     target: Target<'a>,
     options: &'a CallOptions,
+    /// What the server is told when the call is dropped.
+    taken_back: Option<&'a TakenBack>,
     /// The end, unless progress puts it off.
     until: Instant,
     /// The end, whatever happens.
@@ -138,7 +140,12 @@ pub(crate) struct Performance<'a> {
 impl<'a> Performance<'a> {
     pub(crate) fn new(shared: &'a Shared, target: Target<'a>, options: &'a CallOptions) -> Self {
         let cap = deadline(options.max_timeout.unwrap_or_else(|| options.timeout.saturating_mul(10)));
-        Self { shared, target, options, until: cap.min(deadline(options.timeout)), cap }
+        let until = cap.min(deadline(options.timeout));
+        Self { shared, target, options, taken_back: None, until, cap }
+    }
+
+    pub(crate) const fn taken_back_with(self, taken_back: &'a TakenBack) -> Self {
+        Self { taken_back: Some(taken_back), ..self }
     }
 
     /// Runs the call to its end. The session that answered, and the result as it came.
@@ -262,6 +269,9 @@ impl<'a> Performance<'a> {
             ..Default::default()
         };
         let mut call = session.wire().request(self.target.method(), params, options);
+        if let Some(taken_back) = self.taken_back {
+            call.taken_back_with(taken_back);
+        }
         let progress = call.progress();
         let mut dropped = Dropped { shared: self.shared, session, sent, armed: !self.target.is_stream() };
         loop {

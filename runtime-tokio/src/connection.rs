@@ -130,12 +130,12 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The server's refusal, and then nothing is wanted; without a session it is set up when there is one.
+    /// The server's refusal, and then nothing is wanted; without a session, and when it fails, it is set up when there is one.
     pub async fn subscribe(&self, uri: impl Into<String>) -> Result<(), CallError> {
         let uri = uri.into();
         self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.insert(uri.clone()));
         let answer = self.set_now("resources/subscribe", &SubscribeRequestParams::new(uri.clone())).await;
-        if answer.is_err() {
+        if matches!(answer, Err(CallError::Server { .. })) {
             self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.remove(&uri));
         }
         answer

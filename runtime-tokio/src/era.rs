@@ -54,12 +54,28 @@ pub struct EraFacts {
 
 /// What is known about a server's era, shared by the epochs of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct EraMemory(Mutex<EraFacts>);
+pub(crate) struct EraMemory {
+    facts: Mutex<EraFacts>,
+    /// What a server of unknown era is asked for first; `None`: the modern one.
+    home: Option<Era>,
+}
 
 impl EraMemory {
     /// A memory that starts with what was learnt before.
+    #[cfg(test)]
     pub(crate) fn new(facts: EraFacts) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(facts)))
+        Self::at_home(facts, None)
+    }
+
+    /// A memory that starts with what was learnt before. A server that speaks both eras is spoken to in the client's own,
+    /// `home`.
+    pub(crate) fn at_home(facts: EraFacts, home: Option<Era>) -> Arc<Self> {
+        Arc::new(Self { facts: Mutex::new(facts), home })
+    }
+
+    /// Whether a handshake begins with `initialize`.
+    pub(crate) fn begins_legacy(&self) -> bool {
+        self.lock().era.or(self.home) == Some(Era::Legacy)
     }
 
     /// What is known now.
@@ -99,7 +115,7 @@ impl EraMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, EraFacts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

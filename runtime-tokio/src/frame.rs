@@ -24,6 +24,8 @@ pub(crate) enum Frame<'a> {
         id: &'a RawValue,
         /// What it asks for.
         method: Cow<'a, str>,
+        /// Its parameters.
+        params: Option<&'a RawValue>,
     },
     /// A notification of the peer.
     Notification {
@@ -66,7 +68,7 @@ impl<'a> Frame<'a> {
         let error = members.error.filter(|error| !is_null(error));
         if let Some(method) = members.method.and_then(string) {
             return match (id, members.id) {
-                (Some(id), _) => Self::Request { id, method },
+                (Some(id), _) => Self::Request { id, method, params: members.params },
                 (None, None) => Self::Notification { method, params: members.params },
                 (None, Some(_)) => Self::Unreadable(format!("a request whose id cannot be read: {}", excerpt(text))),
             };

@@ -23,8 +23,6 @@ mod greet;
 mod outbox;
 mod request;
 mod streams;
-#[cfg(test)]
-mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +36,7 @@ use crate::builder::Builder;
 use crate::call::CallOptions;
 use dispatch::Session;
 
-/// How many messages a host's end holds before its senders wait.
+/// How many messages of a host wait before it has to.
 const HOST_CAPACITY: usize = 64;
 
 /// How a front behaves.
@@ -98,10 +96,12 @@ impl Front {
 
     /// The host's end, and the session, which runs as long as it is polled.
     ///
-    /// It ends when the host's end is dropped or `stop` is cancelled, within the close ladder of the server's transport.
+    /// It ends when the host's end is dropped or `stop` is cancelled, within the close ladder of the server's transport and
+    /// a second for a host that does not read. Dropping it ends the session without waiting for that.
     pub fn open(self, stop: CancellationToken) -> (HostEnd, impl Future<Output = ()> + Send + 'static) {
         let (to_front, said) = mpsc::channel(HOST_CAPACITY);
-        let (told, from_front) = mpsc::channel(HOST_CAPACITY);
+        // What waits for the host is counted in bytes, elsewhere.
+        let (told, from_front) = mpsc::channel(1);
         (HostEnd { to_front, from_front }, Session::run(self.upstream, self.options, said, told, stop))
     }
 }

@@ -112,7 +112,7 @@ pub(crate) async fn handshake(wire: &Wire, options: Handshake<'_>) -> Result<Est
     let legacy = match attempt.options.policy {
         EraPolicy::Legacy => true,
         EraPolicy::Modern => false,
-        EraPolicy::Auto => attempt.options.after_probe_killed || facts.era == Some(Era::Legacy),
+        EraPolicy::Auto => attempt.options.after_probe_killed || attempt.options.memory.begins_legacy(),
     };
     let mut next = if legacy { Next::Initialize(None) } else { Next::Discover };
     loop {

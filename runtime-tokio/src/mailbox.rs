@@ -56,6 +56,13 @@ impl Mailbox {
 }
 
 impl MailboxReader {
+    /// A frame that is there.
+    pub(crate) fn try_next(&mut self) -> Option<Box<str>> {
+        let (frame, cost) = self.frames.try_recv().ok()?;
+        self.room.add_permits(cost as usize);
+        Some(frame)
+    }
+
     /// The next frame; `None` when no more will come. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Box<str>> {
         let (frame, cost) = self.frames.recv().await?;

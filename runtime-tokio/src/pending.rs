@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::frame::RpcError;
 use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::relay::TakenBack;
 use crate::wire::Wire;
 
 /// What the server answered: a result, or an error.
@@ -31,6 +32,8 @@ pub(crate) struct Call {
     progress: Option<Arc<Notify>>,
     /// What the server is told when the call is dropped; `None` where it must not be told.
     reason: Option<&'static str>,
+    /// The same in the words of who asked, if it says any.
+    taken_back: TakenBack,
 }
 
 enum State {
@@ -84,13 +87,29 @@ impl Call {
         uncancelled: bool,
     ) -> Self {
         let reason = (!uncancelled).then_some("the caller stopped waiting");
-        Self { wire, id, frame: Some(outbound), fate, written: false, answer, state: State::Open, progress, reason }
+        Self {
+            wire,
+            id,
+            frame: Some(outbound),
+            fate,
+            written: false,
+            answer,
+            state: State::Open,
+            progress,
+            reason,
+            taken_back: TakenBack::default(),
+        }
     }
 
     /// The request's id.
     #[cfg(test)]
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What the server is told when the call is dropped, if anything is said until then.
+    pub(crate) fn taken_back_with(&mut self, taken_back: &TakenBack) {
+        self.taken_back = taken_back.clone();
     }
 
     /// Its progress, where [`RequestOptions::progress`](crate::wire::RequestOptions::progress) asked for it.
@@ -195,7 +214,7 @@ impl Call {
         };
         let was_open = self.wire.forget(self.id);
         if let (true, Sent::Maybe | Sent::Refused, Some(reason)) = (was_open, sent, self.reason) {
-            self.wire.cancel(self.id, reason);
+            self.wire.cancel(self.taken_back.notification(self.id, reason));
         }
         sent
     }

@@ -1,7 +1,7 @@
 //! The raw view of a connection: what a server asks and tells goes to a [`Relay`] as it came, and any request can be
 //! sent as it is. Nothing is read as a type, so nothing that a type does not know is lost.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use mcp_reconnect_core::Epoch;
@@ -13,7 +13,7 @@ pub use crate::client::{Client, NoClient};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::error::CallError;
-use crate::frame::{Object, member, set_member};
+use crate::frame::{self, Object, member, set_member};
 use crate::session::Session;
 use crate::setup::Wanted;
 
@@ -45,6 +45,36 @@ pub struct Ask<'a> {
     pub params: Option<&'a RawValue>,
     /// Whether it is the input that an `input_required` result asks for, and not a request of its own.
     pub input: bool,
+    /// What the server says when it takes the request back, which is before the request is dropped.
+    pub taken_back: &'a TakenBack,
+}
+
+/// What is said when a request is taken back: the parameters of `notifications/cancelled`.
+#[derive(Clone, Debug, Default)]
+pub struct TakenBack(Arc<OnceLock<Box<RawValue>>>);
+
+impl TakenBack {
+    /// Says it; heard once.
+    pub(crate) fn say(&self, params: Option<&RawValue>) {
+        if let Some(params) = params {
+            self.0.get_or_init(|| params.to_owned());
+        }
+    }
+
+    /// The notification for a side that knows the request under this id; `reason` where nothing was said.
+    pub(crate) fn notification(&self, id: u64, reason: &str) -> Box<str> {
+        let said = self.0.get().and_then(|params| set_member(params, "requestId", &id.to_string()));
+        let params = match &said {
+            Some(said) => said.get().to_owned(),
+            None => serde_json::json!({ "requestId": id, "reason": reason }).to_string(),
+        };
+        frame::notification("notifications/cancelled", Some(&params))
+    }
+
+    /// Whether both are of the same request.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// A request to be sent as it is.
@@ -103,7 +133,18 @@ impl Connection {
         request: RawRequest<'_>,
         options: &CallOptions,
     ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
-        let answer = Performance::new(&self.0, Target::Raw(request), options).run(request.params).await?;
+        self.request_raw_until(request, options, &TakenBack::default()).await
+    }
+
+    /// The same; when it is dropped the server is told what was said with `taken_back`.
+    pub(crate) async fn request_raw_until(
+        &self,
+        request: RawRequest<'_>,
+        options: &CallOptions,
+        taken_back: &TakenBack,
+    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let performance = Performance::new(&self.0, Target::Raw(request), options).taken_back_with(taken_back);
+        let answer = performance.run(request.params).await?;
         if let Some(params) = request.params {
             let keep = |wanted: &mut Wanted| wanted.keep(request.method, params);
             self.0.spec.wanted.send_if_modified(keep);
@@ -112,12 +153,25 @@ impl Connection {
     }
 
     /// Sends a notification as it is to the session that is there; without one it is dropped.
-    pub async fn notify_raw(&self, method: &str, params: Option<&RawValue>) {
+    ///
+    /// It has its place among what is sent when this returns; the future resolves when it is written (stdio) or accepted
+    /// (HTTP), or lost, and gives up what was not begun when it is dropped.
+    pub fn notify_raw(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
         let session = self.0.published.borrow().session.clone();
-        if let Some(session) = session
-            && let Err(failure) = session.wire().notify(method, params).await
-        {
-            tracing::debug!(epoch = %session.epoch(), method, cause = %failure.cause, "a notification was lost");
+        let sent = session.map(|session| {
+            let sending = session.wire().send(frame::notification(method, params.map(RawValue::get)));
+            (session, sending)
+        });
+        async move {
+            if let Some((session, sending)) = sent
+                && let Err(failure) = sending.await
+            {
+                tracing::debug!(epoch = %session.epoch(), cause = %failure.cause, "a notification was lost");
+            }
         }
     }
 }

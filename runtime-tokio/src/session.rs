@@ -22,7 +22,7 @@ use crate::frame::{Meta, Object, RpcError};
 use crate::handshake::Established;
 use crate::link::LinkFacts;
 use crate::owner::{Note, What};
-use crate::relay::{Ask, Relay};
+use crate::relay::{Ask, Relay, TakenBack};
 use crate::view::Handler;
 use crate::wire::Wire;
 
@@ -196,7 +196,8 @@ impl Session {
             cause: format!("inputRequests: {error}").into(),
         };
         let Asked { method, params } = serde_json::from_str(request.get()).map_err(unexpected)?;
-        let answer = relay.ask(Ask { epoch, method: &method, params, input: true }).await;
+        let taken_back = &TakenBack::default();
+        let answer = relay.ask(Ask { epoch, method: &method, params, input: true, taken_back }).await;
         answer.map_err(|error| {
             let error = RpcError::parse(&error);
             let code = i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0);

@@ -31,7 +31,7 @@ use crate::link::SendFailure;
 use crate::mailbox::MailboxReader;
 use crate::relay::Relay;
 use crate::wire::Wire;
-use relayed::Relayed;
+pub(crate) use relayed::Relayed;
 
 /// How long a handler may go on after its session has ended (its context's token tells it); then it is dropped.
 const HANDLER_GRACE: Duration = Duration::from_secs(1);
@@ -123,11 +123,12 @@ pub(crate) fn serve(
     handler: Handler,
     session: &Established,
 ) -> Option<RunningService<RoleClient, Handler>> {
-    let frames = wire.attach()?;
+    let mut frames = wire.attach()?;
     let token = handler.end.clone();
-    let relayed = handler.relay.clone();
-    let relayed = relayed.map(|relay| Relayed::new(wire.clone(), relay, token.clone(), handler.tasks.clone()));
-    let view = View { wire: wire.clone(), frames, token: token.clone(), relayed, _running: handler.tasks.token() };
+    if let Some(relay) = handler.relay.clone() {
+        wire.relay_to(Relayed::new(wire.clone(), relay, token.clone(), handler.tasks.clone()), &mut frames);
+    }
+    let view = View { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
     // From the version in the peer's info rmcp knows whether requests carry the client's context.
     Some(serve_directly_with_ct(handler, view, Some(session.peer.clone()), token))
 }
@@ -137,7 +138,6 @@ struct View {
     frames: MailboxReader,
     /// rmcp's token for its loop and its handlers.
     token: CancellationToken,
-    relayed: Option<Relayed>,
     /// rmcp's loop owns this.
     _running: TaskTrackerToken,
 }
@@ -210,9 +210,6 @@ impl Transport<RoleClient> for View {
                 self.token.cancel();
                 return pending().await;
             };
-            if self.relayed.as_ref().is_some_and(|relayed| relayed.take(&text)) {
-                continue;
-            }
             if let Some(message) = self.read(&text) {
                 return Some(message);
             }
@@ -239,7 +236,7 @@ impl View {
                     Err(error) => JsonRpcMessage::error(error_data(RpcError::parse(error)), Some(id)),
                 })
             }
-            Frame::Request { id, method } => match (request_id(id), serde_json::from_str::<ServerRequest>(text)) {
+            Frame::Request { id, method, .. } => match (request_id(id), serde_json::from_str::<ServerRequest>(text)) {
                 (Some(id), Ok(request)) => Some(JsonRpcMessage::request(request, id)),
                 (_, request) => {
                     let why = request.err().map_or_else(|| "its id".to_owned(), |error| error.to_string());

@@ -19,6 +19,7 @@ use crate::link::{Ended, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
 use crate::mailbox::{Mailbox, MailboxReader, mailbox};
 use crate::open::{OpenCall, OpenRequests};
 use crate::pending::Call;
+use crate::view::Relayed;
 
 /// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
 pub(crate) const FIRST_ID: u64 = 1 << 30;
@@ -59,6 +60,8 @@ struct Shared {
     ended: watch::Sender<Option<Ended>>,
     open: OpenRequests,
     view: Mutex<Option<MailboxReader>>,
+    /// Takes what the server asks and tells, until the end.
+    relayed: Mutex<Option<Relayed>>,
     attached: AtomicBool,
     ids: RequestIds,
     /// What `last_inbound` counts from.
@@ -154,6 +157,7 @@ impl Wire {
             ended: watch::Sender::new(None),
             open: OpenRequests::default(),
             view: Mutex::new(Some(reader)),
+            relayed: Mutex::default(),
             attached: AtomicBool::new(false),
             ids,
             base: Instant::now(),
@@ -254,6 +258,19 @@ impl Wire {
         let reader = self.0.view.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.0.attached.store(true, Ordering::Release);
         reader
+    }
+
+    /// From now on what the server asks and tells goes there at once, in its place between the answers; what came before,
+    /// which waits in `early`, goes first.
+    pub(crate) fn relay_to(&self, relayed: Relayed, early: &mut MailboxReader) {
+        let mut relay = self.0.relayed.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(text) = early.try_next() {
+            relayed.take(&Frame::parse(&text));
+        }
+        // The wire's end, which empties this, may have come before.
+        if self.0.ended.borrow().is_none() {
+            *relay = Some(relayed);
+        }
     }
 
     /// Notes a request of the view as open, until its answer passes by or it is given up.
@@ -374,9 +391,8 @@ impl Wire {
     }
 
     /// Tells the server that a request of ours is given up, without waiting.
-    pub(crate) fn cancel(&self, id: u64, reason: &str) {
-        let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
-        drop(self.0.notices.send(Notice::Cancel(frame::notification("notifications/cancelled", Some(&params)))));
+    pub(crate) fn cancel(&self, notification: Box<str>) {
+        drop(self.0.notices.send(Notice::Cancel(notification)));
     }
 
     async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
@@ -420,6 +436,8 @@ impl Wire {
             known.get_or_insert(ended);
             first
         });
+        // It holds this wire.
+        drop(self.0.relayed.lock().unwrap_or_else(PoisonError::into_inner).take());
         let lost = self.0.open.close_all();
         tracing::debug!(epoch = %self.0.epoch, lost, stats = ?self.stats(), "the wire is at its end");
         self.0.token.cancel();
@@ -431,20 +449,24 @@ impl Wire {
         if self.0.last_inbound.swap(now, Ordering::AcqRel) == 0 {
             self.0.heard.cancel();
         }
-        match Frame::parse(&text) {
+        let frame = Frame::parse(&text);
+        match &frame {
             Frame::Response { id, outcome } => match id_number(id) {
-                Some(number) if number >= FIRST_ID => return self.settle(number, outcome),
+                Some(number) if number >= FIRST_ID => return self.settle(number, *outcome),
                 Some(number) if self.0.open.close_view(number) => self.0.answered.store(true, Ordering::Release),
                 Some(_) | None => {}
             },
-            Frame::Request { id, method } if method == "ping" => return self.reply(frame::result(id, "{}")),
+            Frame::Request { id, method, .. } if method == "ping" => return self.reply(frame::result(id, "{}")),
             Frame::Request { .. } => {}
-            Frame::Notification { method, params } => self.note(&method, params),
+            Frame::Notification { method, params } => self.note(method, *params),
             Frame::Unreadable(why) => {
                 self.0.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(epoch = %self.0.epoch, "skipped a frame: {why}");
                 return;
             }
+        }
+        if self.relayed(&frame) {
+            return;
         }
         if self.0.attached.load(Ordering::Acquire) {
             tokio::select! {
@@ -458,6 +480,12 @@ impl Wire {
                 tracing::warn!(epoch = %self.0.epoch, "the server sends more before the handshake than is kept for it");
             }
         }
+    }
+
+    /// Gives a message to the relay, if there is one and it is for it.
+    fn relayed(&self, frame: &Frame<'_>) -> bool {
+        let relay = self.0.relayed.lock().unwrap_or_else(PoisonError::into_inner);
+        relay.as_ref().is_some_and(|relay| relay.take(frame))
     }
 
     fn settle(&self, id: u64, outcome: Result<&RawValue, &RawValue>) {

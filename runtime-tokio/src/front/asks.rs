@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
-use crate::frame;
+use crate::frame::{self, id_number};
+use crate::relay::TakenBack;
 
 pub(super) type Answer = Result<Box<RawValue>, Box<RawValue>>;
 
@@ -29,8 +30,9 @@ impl Asks {
         Self { outbox, table: Arc::default() }
     }
 
-    /// Asks the host. When this is dropped the host is told that nobody waits any more.
-    pub(super) async fn ask(&self, method: &str, params: Option<&RawValue>) -> Answer {
+    /// Asks the host. When this is dropped the host is told that nobody waits any more, in the server's words if it took
+    /// the request back.
+    pub(super) async fn ask(&self, method: &str, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         let (sender, answer) = oneshot::channel();
         let id = {
             let mut table = self.lock();
@@ -39,14 +41,15 @@ impl Asks {
             table.open.insert(id, sender);
             id
         };
-        let _open = Open { asks: self, id };
+        let mut open = Open { asks: self, id, taken_back, told: false };
         self.outbox.owe(frame::request(id, method, params.map(RawValue::get))).await;
+        open.told = true;
         answer.await.unwrap_or_else(|_| Err(frame::error_body(-32603, "the host has ended its session", None)))
     }
 
     /// Takes the host's answer to one of them; what it answers late, or was never asked, is dropped.
     pub(super) fn answer(&self, id: &RawValue, answer: Answer) {
-        let asked = id.get().parse().ok().and_then(|id: u64| self.lock().open.remove(&id));
+        let asked = id_number(id).and_then(|id| self.lock().open.remove(&id));
         match asked {
             Some(asked) => drop(asked.send(answer)),
             None => tracing::debug!(id = id.get(), "dropped an answer of the host that nobody waits for"),
@@ -61,13 +64,15 @@ impl Asks {
 struct Open<'a> {
     asks: &'a Asks,
     id: u64,
+    taken_back: &'a TakenBack,
+    /// Whether the host has it.
+    told: bool,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if self.asks.lock().open.remove(&self.id).is_some() {
-            let params = format!(r#"{{"requestId":{},"reason":"the server no longer waits for it"}}"#, self.id);
-            self.asks.outbox.tell(frame::notification("notifications/cancelled", Some(&params)));
+        if self.asks.lock().open.remove(&self.id).is_some() && self.told {
+            self.asks.outbox.tell(self.taken_back.notification(self.id, "the server no longer waits for it"));
         }
     }
 }

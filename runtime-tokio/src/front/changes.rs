@@ -3,14 +3,14 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mcp_reconnect_core::Status;
+use mcp_reconnect_core::{Epoch, Status};
 use serde_json::value::RawValue;
 
 use super::dispatch::{Session, Upstream};
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Part, canonical};
 use crate::connection::Connection;
 use crate::era::Era;
-use crate::frame;
+use crate::{frame, session};
 
 /// One list of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +23,16 @@ pub(super) enum Kind {
 
 impl Kind {
     const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
+
+    /// Whether this list is up to date.
+    const fn is_listed(self, catalogue: &Catalogue) -> bool {
+        match self {
+            Self::Tools => matches!(catalogue.tools, Part::Listed(_)),
+            Self::Prompts => matches!(catalogue.prompts, Part::Listed(_)),
+            Self::Resources => matches!(catalogue.resources, Part::Listed(_)),
+            Self::Templates => matches!(catalogue.templates, Part::Listed(_)),
+        }
+    }
 
     /// How a change of it is announced.
     pub(super) const fn announcement(self) -> &'static str {
@@ -43,15 +53,17 @@ struct Known {
     greeted: bool,
     /// The host was told that the server can do everything.
     guessed: bool,
-    lists: [List; 4],
+    /// What it holds of each list; `None`: it has asked for none.
+    held: [Option<Held>; 4],
 }
 
-#[derive(Default)]
-struct List {
-    /// What the host may have seen; `None`: it has asked for none.
-    seen: Option<u64>,
-    /// The server has announced a change by itself, that has not been seen yet.
-    announced: bool,
+/// What the host holds of a list.
+enum Held {
+    /// One of this digest.
+    Seen(u64),
+    /// What the server of this epoch says itself, or is about to be asked for, told of a change: the next list of ours
+    /// after this one is the same.
+    Fresh { epoch: Epoch, after: Option<Arc<Catalogue>> },
 }
 
 impl Changes {
@@ -70,32 +82,63 @@ impl Changes {
         self.lock().guessed
     }
 
-    /// The host asks for this list; this is known of it now.
-    pub(super) fn listed(&self, kind: Kind, now: Option<&Catalogue>) {
-        self.lock().lists[kind as usize].seen = Some(digest(kind, now));
+    /// The host was given this list as it is known.
+    pub(super) fn shown(&self, kind: Kind, catalogue: Option<&Catalogue>) {
+        self.lock().held[kind as usize] = Some(Held::Seen(digest(kind, catalogue)));
     }
 
-    fn announced(&self, method: &str) {
+    /// The server of this session has given the host its list.
+    pub(super) fn listed(&self, kind: Kind, session: &session::Session) {
+        let (epoch, catalogue) = (session.epoch(), session.catalogue());
+        let mut known = self.lock();
+        let held = &mut known.held[kind as usize];
+        // A list of ours that is older than the change that was announced says nothing of the host's.
+        let is_old = matches!(held, Some(Held::Fresh { epoch: told, after: Some(after) })
+            if *told == epoch && Arc::ptr_eq(after, &catalogue));
+        *held = Some(if is_old || !kind.is_listed(&catalogue) {
+            Held::Fresh { epoch, after: Some(catalogue) }
+        } else {
+            Held::Seen(digest(kind, Some(&catalogue)))
+        });
+    }
+
+    /// The server of this epoch has told the host of a change.
+    fn announced(&self, method: &str, epoch: Epoch, now: Option<&Arc<Catalogue>>) {
         let mut known = self.lock();
         for kind in Kind::ALL.into_iter().filter(|kind| kind.announcement() == method) {
-            known.lists[kind as usize].announced = true;
+            if let Some(held) = &mut known.held[kind as usize] {
+                *held = Held::Fresh { epoch, after: now.cloned() };
+            }
         }
     }
 
-    /// What the host has to be told, now that this is offered: nothing twice.
-    fn news(&self, now: Option<&Catalogue>) -> Vec<&'static str> {
+    /// What the host has to be told, now that this is offered (`None`: nothing may be) in this epoch.
+    fn news(&self, now: Option<&Arc<Catalogue>>, epoch: Option<Epoch>) -> Vec<&'static str> {
         let mut known = self.lock();
         let mut news = Vec::new();
         for kind in Kind::ALL {
-            let list = &mut known.lists[kind as usize];
-            let digest = digest(kind, now);
-            if let Some(seen) = &mut list.seen
-                && *seen != digest
-            {
-                *seen = digest;
-                if !std::mem::take(&mut list.announced) && !news.contains(&kind.announcement()) {
-                    news.push(kind.announcement());
-                }
+            let Some(held) = &mut known.held[kind as usize] else { continue };
+            if now.is_some_and(|now| !kind.is_listed(now)) {
+                continue; // as it was, until it is listed again
+            }
+            let digest = digest(kind, now.map(|now| &**now));
+            let is_new = match held {
+                Held::Seen(seen) => *seen != digest,
+                Held::Fresh { epoch: told, after } => match (now, epoch) {
+                    (Some(now), Some(epoch)) if *told == epoch => {
+                        if after.as_ref().is_some_and(|after| Arc::ptr_eq(after, now)) {
+                            continue;
+                        }
+                        false
+                    }
+                    // The session is being rebuilt: the next one will show.
+                    (Some(_), None) => continue,
+                    _ => true,
+                },
+            };
+            *held = Held::Seen(digest);
+            if is_new && !news.contains(&kind.announcement()) {
+                news.push(kind.announcement());
             }
         }
         news
@@ -106,13 +149,14 @@ impl Changes {
     }
 }
 
+/// The same for lists that hold the same, in whatever order. One that is not there is as an empty one.
 fn digest(kind: Kind, catalogue: Option<&Catalogue>) -> u64 {
+    let texts = catalogue.map(|catalogue| kind.items(catalogue)).unwrap_or_default();
+    let mut texts: Vec<_> =
+        texts.into_iter().filter_map(|text| serde_json::from_str::<&RawValue>(text).ok()).map(canonical).collect();
+    texts.sort_unstable();
     let mut hasher = DefaultHasher::new();
-    if let Some(catalogue) = catalogue {
-        kind.items(catalogue).hash(&mut hasher);
-    } else {
-        Vec::<&str>::new().hash(&mut hasher);
-    }
+    texts.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -120,7 +164,7 @@ impl Session {
     /// Tells the host what is different, and keeps what is known for the next start, until the connection has ended.
     pub(super) async fn watch(self: Arc<Self>, connection: Connection) {
         let mut published = connection.0.published.clone();
-        let mut kept = None;
+        let mut seen = None;
         loop {
             let (catalogue, session) = {
                 let published = published.borrow_and_update();
@@ -129,16 +173,18 @@ impl Session {
                 }
                 (published.catalogue.clone(), published.session.clone())
             };
-            for method in self.changes.news(catalogue.as_deref()) {
-                self.announce(method);
-            }
-            if let (Some(session), Some(catalogue)) = (session, catalogue)
-                && kept
-                    .as_ref()
-                    .is_none_or(|(epoch, known)| *epoch != session.epoch() || !Arc::ptr_eq(known, &catalogue))
-            {
-                self.keep(&session, &catalogue).await;
-                kept = Some((session.epoch(), catalogue));
+            let epoch = session.as_ref().map(|session| session.epoch());
+            let is_seen = seen.as_ref().is_some_and(|(seen_in, known): &(_, Option<Arc<Catalogue>>)| {
+                *seen_in == epoch && known.as_ref().map(Arc::as_ptr) == catalogue.as_ref().map(Arc::as_ptr)
+            });
+            if !is_seen {
+                for method in self.changes.news(catalogue.as_ref(), epoch) {
+                    self.announce(method);
+                }
+                if let (Some(session), Some(catalogue)) = (&session, &catalogue) {
+                    self.keep(session, catalogue).await;
+                }
+                seen = Some((epoch, catalogue));
             }
             if published.changed().await.is_err() {
                 return;
@@ -146,9 +192,26 @@ impl Session {
         }
     }
 
+    /// The host was given a list of this epoch, after a later one may have been looked at here.
+    pub(super) fn tell_of_later_session(&self, connection: &Connection, epoch: Epoch) {
+        let (catalogue, later) = {
+            let published = connection.0.published.borrow();
+            (published.catalogue.clone(), published.session.as_ref().map(|session| session.epoch()))
+        };
+        if later.is_some_and(|later| later > epoch) {
+            for method in self.changes.news(catalogue.as_ref(), later) {
+                self.announce(method);
+            }
+        }
+    }
+
     /// What the server tells, for the host.
-    pub(super) fn told(&self, method: &str, params: Option<&RawValue>) {
-        self.changes.announced(method);
+    pub(super) fn told(&self, epoch: Epoch, method: &str, params: Option<&RawValue>) {
+        if method.ends_with("/list_changed") {
+            let session = self.upstream().and_then(|upstream| upstream.connection.0.published.borrow().session.clone());
+            let session = session.filter(|session| session.epoch() == epoch);
+            self.changes.announced(method, epoch, session.map(|session| session.catalogue()).as_ref());
+        }
         match method {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use mcp_reconnect_core::Epoch;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -21,15 +23,19 @@ use super::streams::Streams;
 use crate::builder::Builder;
 use crate::client::{Client, PROTOCOL_VERSION};
 use crate::connection::Connection;
-use crate::era::{Era, EraFacts};
+use crate::era::Era;
 use crate::frame::{self, Frame, Object, excerpt, member};
-use crate::relay::{Ask, Relay};
+use crate::relay::{Ask, Relay, TakenBack};
 
 pub(super) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
 const PARSE_ERROR: i32 = -32_700;
 /// How many requests of the host may be open; one more is refused.
 const MAX_OPEN: usize = 4_096;
+/// How many answers and notifications may wait for a side that does not read; what is more is dropped.
+const MAX_WAITING: usize = 4_096;
+/// How long the last messages may wait for the host to read them.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the parts of a host's session share.
 pub(super) struct Session {
@@ -41,10 +47,17 @@ pub(super) struct Session {
     /// Since the host's first message.
     upstream: OnceLock<Upstream>,
     /// The host's requests under way, by their ids as it wrote them.
-    open: Mutex<BTreeMap<Box<str>, AbortHandle>>,
+    open: Mutex<BTreeMap<Box<str>, Open>>,
     /// What an earlier run was told by the server.
     cached: OnceLock<Greeting>,
     tasks: TaskTracker,
+}
+
+/// A request of the host under way.
+struct Open {
+    task: AbortHandle,
+    /// Also tells it from one that had the same id before.
+    taken_back: TakenBack,
 }
 
 /// What the host's first message has begun.
@@ -67,8 +80,8 @@ impl Session {
     ) {
         let host_gone = told.clone();
         let (outbox, carry) = Outbox::new(told);
+        let carrying = tokio::spawn(carry);
         let tasks = TaskTracker::new();
-        tasks.spawn(carry);
         let session = Arc::new(Self {
             asks: Asks::new(outbox.clone()),
             outbox,
@@ -80,6 +93,7 @@ impl Session {
             cached: OnceLock::new(),
             tasks: tasks.clone(),
         });
+        let session = Running(session);
         let mut builder = Some(builder);
         loop {
             let frame = tokio::select! {
@@ -89,13 +103,25 @@ impl Session {
                 frame = said.recv() => frame,
             };
             let Some(frame) = frame else { break };
-            session.take(&frame, &mut builder).await;
+            session.0.take(&frame, &mut builder);
         }
         drop(host_gone);
-        session.end().await;
+        session.0.abort();
+        if let Some(Upstream { connection, .. }) = session.0.upstream() {
+            connection.shutdown().await;
+        }
         drop(session);
         tasks.close();
-        tasks.wait().await;
+        let give_up = carrying.abort_handle();
+        let flushed = async {
+            tasks.wait().await;
+            drop(carrying.await); // it only ends
+        };
+        if timeout(FLUSH_TIMEOUT, flushed).await.is_err() {
+            tracing::warn!("the host does not read: the last messages are dropped");
+            give_up.abort();
+            tasks.wait().await;
+        }
     }
 
     /// What the host's first message began.
@@ -127,38 +153,72 @@ impl Session {
         self.outbox.owe(frame).await;
     }
 
-    async fn refuse(&self, id: &RawValue, code: i32, why: &str) {
-        self.outbox.owe(frame::error(id, code, why)).await;
+    /// Gives the host something that nothing else waits for: not the reader, where the host does not read.
+    fn owe(&self, frame: Box<str>) {
+        if self.tasks.len() >= MAX_OPEN + MAX_WAITING {
+            tracing::warn!("the host does not read: an answer is dropped");
+            return;
+        }
+        let outbox = self.outbox.clone();
+        self.spawn(async move { outbox.owe(frame).await });
     }
 
-    async fn take(self: &Arc<Self>, text: &str, builder: &mut Option<Builder>) {
+    fn refuse(&self, id: &RawValue, code: i32, why: &str) {
+        self.owe(frame::error(id, code, why));
+    }
+
+    fn take(self: &Arc<Self>, text: &str, builder: &mut Option<Builder>) {
         match Frame::parse(text) {
             Frame::Response { id, outcome } => {
                 self.asks.answer(id, outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned));
             }
-            Frame::Notification { method, params } => self.note(&method, params).await,
-            Frame::Request { id, method } => {
-                let params = params_of(text);
+            Frame::Notification { method, params } => self.note(&method, params),
+            Frame::Request { id, method, params } => {
                 if method == "ping" {
-                    return self.outbox.owe(frame::result(id, "{}")).await;
+                    self.owe(frame::result(id, "{}"));
+                } else if let Err((code, why)) = self.admit(id, &method, params, builder) {
+                    self.refuse(id, code, &why);
+                } else {
+                    self.serve(id, &method, params);
                 }
-                if self.upstream().is_none()
-                    && let Err((code, why)) = self.begin(&method, params, builder)
-                {
-                    return self.refuse(id, code, &why).await;
-                } else if self.open().contains_key(id.get()) {
-                    return self.refuse(id, INVALID_REQUEST, "a request with this id is open").await;
-                } else if self.open().len() >= MAX_OPEN {
-                    return self.refuse(id, INVALID_REQUEST, "too many requests are open").await;
-                }
-                self.serve(id, &method, params);
             }
             Frame::Unreadable(why) => {
                 tracing::warn!("the host's message cannot be read: {why}");
-                let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
-                let code = if is_json { INVALID_REQUEST } else { PARSE_ERROR };
-                self.refuse(RawValue::NULL, code, &format!("no JSON-RPC message: {}", excerpt(text))).await;
+                let code = match serde_json::from_str::<Object<'_>>(text) {
+                    // Two sides that answer what they cannot read would go on for ever.
+                    Ok(Object(members)) if member(&members, "method").is_none() && is_answer(&members) => return,
+                    Ok(_) => INVALID_REQUEST,
+                    Err(_) if serde_json::from_str::<&RawValue>(text).is_ok() => INVALID_REQUEST,
+                    Err(_) => PARSE_ERROR,
+                };
+                self.refuse(RawValue::NULL, code, &format!("no JSON-RPC message: {}", excerpt(text)));
             }
+        }
+    }
+
+    /// Whether a request is served, and if not, why.
+    fn admit(
+        self: &Arc<Self>,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+        builder: &mut Option<Builder>,
+    ) -> Result<(), (i32, String)> {
+        let invalid = |why: &str| Err((INVALID_REQUEST, why.to_owned()));
+        match self.upstream() {
+            None => self.begin(method, params, builder)?,
+            Some(Upstream { era: Era::Legacy, .. }) if method == "initialize" => {
+                return invalid("the session is initialized already");
+            }
+            Some(_) => {}
+        }
+        let open = self.open();
+        if open.contains_key(id.get()) {
+            invalid("a request with this id is open")
+        } else if open.len() >= MAX_OPEN {
+            invalid("too many requests are open")
+        } else {
+            Ok(())
         }
     }
 
@@ -190,66 +250,97 @@ impl Session {
             }
             _ => return Err((INVALID_REQUEST, format!("`{method}` comes before `initialize`"))),
         };
-        // A server that speaks both eras is spoken to in the host's.
-        let facts = EraFacts { era: (era == Era::Legacy).then_some(Era::Legacy), ..EraFacts::default() };
-        let Some(builder) = builder.take() else { return Ok(()) };
-        let builder = self.with_cache(builder.era_facts(facts));
-        let connection = builder.relay(client, Arc::new(Side(Arc::downgrade(self)))).build();
+        let Some(builder) = builder.take() else { return Err((-32_603, "the server cannot be begun".into())) };
+        let connection = self.with_cache(builder).relay(client, Arc::new(Side(Arc::downgrade(self)))).build();
         let connection = connection.map_err(|error| (-32_603, error.to_string()))?;
         // Nobody else sets it.
         let upstream = self.upstream.get_or_init(|| Upstream { connection, era, version });
         self.spawn(self.clone().watch(upstream.connection.clone()));
+        if era == Era::Modern {
+            self.spawn(self.clone().keep_subscribed(upstream.connection.clone()));
+        }
         Ok(())
     }
 
     fn serve(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) {
         let (session, key) = (self.clone(), Box::<str>::from(id.get()));
         let (id, method, params) = (id.to_owned(), method.to_owned(), params.map(ToOwned::to_owned));
+        let taken_back = TakenBack::default();
+        let mine = taken_back.clone();
         // The task may be through before it is noted here.
         let mut open = self.open();
-        let handle = self.spawn(async move {
-            let answer = session.answer_of(&id, &method, params.as_deref()).await;
+        let task = self.spawn(async move {
+            let answer = session.answer_of(&id, &method, params.as_deref(), &mine).await;
             // From here on a cancellation comes too late, and the id may be used again.
-            session.open().remove(id.get());
-            session.answer(&id, &answer).await;
+            if session.close(&id, &mine) {
+                session.answer(&id, &answer).await;
+            }
         });
-        open.insert(key, handle);
+        open.insert(key, Open { task, taken_back });
     }
 
-    async fn note(&self, method: &str, params: Option<&RawValue>) {
+    /// Notes that a request is settled; `false` where it was taken back.
+    fn close(&self, id: &RawValue, taken_back: &TakenBack) -> bool {
+        let mut open = self.open();
+        let is_open = open.get(id.get()).is_some_and(|open| open.taken_back.is(taken_back));
+        if is_open {
+            open.remove(id.get());
+        }
+        is_open
+    }
+
+    fn note(&self, method: &str, params: Option<&RawValue>) {
         match method {
             "notifications/cancelled" => {
                 let id = params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok());
                 let id = id.as_ref().and_then(|members| member(&members.0, "requestId"));
                 if let Some(id) = id
-                    && let Some(open) = self.open().remove(id.get())
+                    && let Some(Open { task, taken_back }) = self.open().remove(id.get())
                 {
                     // The call is dropped, which tells the server under the id that it knows.
-                    open.abort();
+                    taken_back.say(params);
+                    task.abort();
                 }
             }
             // Each session with the server has its own.
             "notifications/initialized" => {}
             _ => {
-                if let Some(Upstream { connection, .. }) = self.upstream() {
-                    connection.notify_raw(method, params).await;
+                let Some(Upstream { connection, .. }) = self.upstream() else { return };
+                if self.tasks.len() < MAX_OPEN + MAX_WAITING {
+                    self.spawn(connection.notify_raw(method, params));
+                } else {
+                    tracing::warn!(method, "the server does not read: a notification is dropped");
                 }
             }
         }
     }
 
-    async fn end(&self) {
-        for open in std::mem::take(&mut *self.open()).into_values() {
-            open.abort();
-        }
-        if let Some(Upstream { connection, .. }) = self.upstream() {
-            connection.shutdown().await;
+    /// Gives up what is under way for the host.
+    fn abort(&self) {
+        for Open { task, .. } in std::mem::take(&mut *self.open()).into_values() {
+            task.abort();
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Box<str>, AbortHandle>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A session that is polled; one that is not any more ends by itself.
+struct Running(Arc<Session>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+        if let Some(Upstream { connection, .. }) = self.0.upstream() {
+            connection.begin_shutdown();
+        }
+    }
+}
+
+fn is_answer(members: &[(std::borrow::Cow<'_, str>, &RawValue)]) -> bool {
+    ["result", "error"].iter().any(|name| member(members, name).is_some())
 }
 
 /// The server's side of a session.
@@ -268,21 +359,12 @@ impl Relay for Side {
         }
         let asks = session.asks.clone();
         drop(session);
-        asks.ask(ask.method, ask.params).await
+        asks.ask(ask.method, ask.params, ask.taken_back).await
     }
 
-    fn told(&self, _epoch: Epoch, method: &str, params: Option<&RawValue>) {
+    fn told(&self, epoch: Epoch, method: &str, params: Option<&RawValue>) {
         if let Some(session) = self.0.upgrade() {
-            session.told(method, params);
+            session.told(epoch, method, params);
         }
     }
-}
-
-fn params_of(text: &str) -> Option<&RawValue> {
-    #[derive(serde::Deserialize)]
-    struct Parts<'a> {
-        #[serde(borrow, default)]
-        params: Option<&'a RawValue>,
-    }
-    serde_json::from_str::<Parts<'_>>(text).ok().and_then(|parts| parts.params)
 }

@@ -1,14 +1,16 @@
 //! What the host is told when its session begins: the server's own words, those of an earlier run, or a guess.
 
-use mcp_reconnect_core::Status;
 use rmcp::model::ProtocolVersion;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::dispatch::{Session, Upstream};
+use crate::call::CallOptions;
 use crate::era::{Era, ours};
 use crate::frame::{Object, member, set_member, string};
+use crate::relay::RawRequest;
 
 /// What a server that is not known may be able to do.
 const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#;
@@ -95,11 +97,19 @@ impl Session {
     pub(super) async fn discover(&self, upstream: &Upstream, params: Option<&RawValue>) -> Answer {
         let (greeting, guessed) = self.greeting(upstream).await;
         self.changes.greet(guessed);
-        if !guessed && greeting.era == Era::Modern && matches!(upstream.connection.snapshot().status, Status::Ready(_))
-        {
-            return self.forward(upstream, "server/discover", params).await;
+        if guessed || greeting.era == Era::Legacy {
+            return Ok(greeting.discovered(&upstream.version));
         }
-        Ok(greeting.discovered(&upstream.version))
+        // A host may take it for a sign of life, and waits no longer than at the start.
+        let wait = self.options.start_wait;
+        let options =
+            CallOptions { timeout: wait, max_wait: wait.min(self.options.calls.max_wait), ..self.options.calls };
+        let request = RawRequest { method: "server/discover", params, era: upstream.era };
+        match upstream.connection.request_raw(request, &options).await {
+            Ok((_, result)) => Ok(result),
+            Err(error) if is_outage(&error) => Ok(greeting.discovered(&upstream.version)),
+            Err(error) => Err(error_of(&upstream.connection, &error)),
+        }
     }
 
     /// What is known of the server once it is there, or the wait is over; and whether it is a guess.

@@ -2,41 +2,50 @@
 
 use std::sync::Arc;
 
-use mcp_reconnect_core::Refusal;
 use rmcp::model::ServerCapabilities;
 use serde_json::value::RawValue;
 
 use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::changes::Kind;
-use super::dispatch::{INVALID_REQUEST, METHOD_NOT_FOUND, Session, Upstream};
+use super::dispatch::{METHOD_NOT_FOUND, Session, Upstream};
 use crate::call::CallOptions;
 use crate::catalogue::Catalogue;
+use crate::era::Era;
 use crate::error::CallError;
 use crate::frame;
-use crate::relay::RawRequest;
+use crate::relay::{RawRequest, TakenBack};
 
 impl Session {
     /// The answer to a request of the host, however long that takes.
-    pub(super) async fn answer_of(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
+    pub(super) async fn answer_of(
+        self: &Arc<Self>,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+        taken_back: &TakenBack,
+    ) -> Answer {
         let Some(upstream) = self.upstream() else { return Err(frame::error_body(-32_603, "not begun", None)) };
-        match method {
-            "initialize" if self.changes.greeted() => {
-                Err(frame::error_body(INVALID_REQUEST, "the session is initialized already", None))
-            }
-            "initialize" => Ok(self.initialize(upstream).await),
-            "server/discover" => self.discover(upstream, params).await,
-            "subscriptions/listen" => self.listen(upstream, id, params).await,
+        match (method, upstream.era) {
+            ("initialize", _) => Ok(self.initialize(upstream).await),
+            ("server/discover", Era::Modern) => self.discover(upstream, params).await,
+            ("subscriptions/listen", Era::Modern) => self.listen(upstream, id, params).await,
             _ => match Kind::of_list(method) {
-                Some(kind) => self.list(upstream, kind, method, params).await,
-                None => self.forward(upstream, method, params).await,
+                Some(kind) => self.list(upstream, kind, method, params, taken_back).await,
+                None => self.forward(upstream, method, params, taken_back).await,
             },
         }
     }
 
-    pub(super) async fn forward(&self, upstream: &Upstream, method: &str, params: Option<&RawValue>) -> Answer {
+    async fn forward(
+        &self,
+        upstream: &Upstream,
+        method: &str,
+        params: Option<&RawValue>,
+        taken_back: &TakenBack,
+    ) -> Answer {
         let request = RawRequest { method, params, era: upstream.era };
-        match upstream.connection.request_raw(request, &self.options.calls).await {
+        match upstream.connection.request_raw_until(request, &self.options.calls, taken_back).await {
             Ok((_, result)) => Ok(result),
             Err(error) => {
                 if is_outage(&error) {
@@ -48,32 +57,50 @@ impl Session {
     }
 
     /// A list: the server's own where there is a session in time, what is known of it else.
-    async fn list(&self, upstream: &Upstream, kind: Kind, method: &str, params: Option<&RawValue>) -> Answer {
+    async fn list(
+        &self,
+        upstream: &Upstream,
+        kind: Kind,
+        method: &str,
+        params: Option<&RawValue>,
+        taken_back: &TakenBack,
+    ) -> Answer {
         let connection = &upstream.connection;
         let wait = self.options.start_wait;
         let options = CallOptions { max_wait: wait.min(self.options.calls.max_wait), ..self.options.calls };
-        // Whatever changes after this is news for the host.
-        self.changes.listed(kind, connection.catalogue().as_deref());
-        if let Some(session) = &connection.0.published.borrow().session
-            && self.changes.promised_too_much()
-            && !kind.is_declared(&session.server().capabilities)
-        {
-            return Ok(kind.page(&Catalogue::default()));
+        // Whether the host asks for what it was promised and the server does not have.
+        let lacks = || {
+            let published = connection.0.published.borrow();
+            let declared = published.session.as_ref().map(|session| kind.is_declared(&session.server().capabilities));
+            self.changes.promised_too_much() && declared == Some(false)
+        };
+        if lacks() {
+            return Ok(self.known(kind, None));
         }
-        match connection.request_raw(RawRequest { method, params, era: upstream.era }, &options).await {
-            Ok((_, result)) => Ok(result),
+        let request = RawRequest { method, params, era: upstream.era };
+        match connection.request_raw_until(request, &options, taken_back).await {
+            Ok((session, result)) => {
+                self.changes.listed(kind, &session);
+                self.tell_of_later_session(connection, session.epoch());
+                Ok(result)
+            }
             Err(CallError::Server { error, .. })
-                if self.changes.promised_too_much() && error.code.0 == METHOD_NOT_FOUND =>
+                if lacks() || (self.changes.promised_too_much() && error.code.0 == METHOD_NOT_FOUND) =>
             {
-                Ok(kind.page(&Catalogue::default()))
+                Ok(self.known(kind, None))
             }
             Err(error) if is_outage(&error) => {
-                let parked = matches!(error, CallError::Refused { why: Refusal::Parked(_), .. });
-                tracing::info!(method, %error, parked, "answered with what is known of the server");
-                Ok(kind.page(&connection.catalogue().map(|known| (*known).clone()).unwrap_or_default()))
+                tracing::info!(method, %error, "answered with what is known of the server");
+                Ok(self.known(kind, connection.catalogue().as_deref()))
             }
             Err(error) => Err(error_of(connection, &error)),
         }
+    }
+
+    /// What is known of a list.
+    fn known(&self, kind: Kind, catalogue: Option<&Catalogue>) -> Box<RawValue> {
+        self.changes.shown(kind, catalogue);
+        catalogue.map_or_else(|| kind.page(&Catalogue::default()), |catalogue| kind.page(catalogue))
     }
 }
 

@@ -4,39 +4,51 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Deserialize;
+use mcp_reconnect_core::Status;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
 
 use super::asks::Answer;
 use super::dispatch::{Session, Upstream};
+use crate::connection::Connection;
 use crate::frame::{self, Object, member, set_member};
 
 const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// The open streams, by the host's id of the request.
 #[derive(Default)]
-pub(super) struct Streams(Mutex<BTreeMap<Box<str>, Filter>>);
+pub(super) struct Streams {
+    open: Mutex<BTreeMap<Box<str>, Filter>>,
+    /// Told when what they want together may have changed.
+    changed: Notify,
+}
 
 /// What a stream is for.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Filter {
-    tools_list_changed: bool,
-    prompts_list_changed: bool,
-    resources_list_changed: bool,
-    resource_subscriptions: BTreeSet<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools_list_changed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompts_list_changed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resources_list_changed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_subscriptions: Option<BTreeSet<String>>,
 }
 
 impl Filter {
     fn takes(&self, method: &str, uri: Option<&str>) -> bool {
         match method {
-            "notifications/tools/list_changed" => self.tools_list_changed,
-            "notifications/prompts/list_changed" => self.prompts_list_changed,
-            "notifications/resources/list_changed" => self.resources_list_changed,
+            "notifications/tools/list_changed" => self.tools_list_changed == Some(true),
+            "notifications/prompts/list_changed" => self.prompts_list_changed == Some(true),
+            "notifications/resources/list_changed" => self.resources_list_changed == Some(true),
             // A server may tell of a part of what was subscribed to.
             _ => uri.is_some_and(|uri| {
-                let rest = self.resource_subscriptions.iter().filter_map(|wanted| uri.strip_prefix(&**wanted));
-                rest.into_iter().any(|rest| rest.is_empty() || rest.starts_with('/'))
+                let wanted = self.resource_subscriptions.iter().flatten();
+                let mut rest = wanted.filter_map(|wanted| Some((wanted, uri.strip_prefix(&**wanted)?)));
+                rest.any(|(wanted, rest)| rest.is_empty() || rest.starts_with('/') || wanted.ends_with('/'))
             }),
         }
     }
@@ -54,11 +66,11 @@ impl Streams {
     }
 
     fn wanted(&self) -> BTreeSet<String> {
-        self.lock().values().flat_map(|filter| filter.resource_subscriptions.iter().cloned()).collect()
+        self.lock().values().flat_map(|filter| filter.resource_subscriptions.iter().flatten().cloned()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Filter>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,50 +90,70 @@ impl Session {
         let invalid = |error: serde_json::Error| frame::error_body(-32_602, &format!("`notifications`: {error}"), None);
         let params = params.map_or("{}", RawValue::get);
         let Wanted { notifications } = serde_json::from_str(params).map_err(invalid)?;
-        let filter: Filter = serde_json::from_str(notifications.get()).map_err(invalid)?;
-        let stream = Stream { session: self, upstream, id };
+        let mut filter: Filter = serde_json::from_str(notifications.get()).map_err(invalid)?;
+        if let Some(session) = &upstream.connection.0.published.borrow().session
+            && session.server().protocol_version.has_initialize()
+            && session
+                .server()
+                .capabilities
+                .resources
+                .as_ref()
+                .is_none_or(|resources| resources.subscribe != Some(true))
+        {
+            // Changes of lists are seen without the server's help.
+            filter.resource_subscriptions = None;
+        }
+        let accepted =
+            serde_json::value::to_raw_value(&serde_json::json!({ "notifications": filter })).map_err(invalid)?;
         self.streams.lock().insert(id.get().into(), filter);
-        stream.resubscribe();
-        let accepted = on_stream(
-            RawValue::from_string(format!(r#"{{"notifications":{}}}"#, notifications.get())).ok().as_deref(),
-            id.get(),
-        );
+        let _stream = Stream { streams: &self.streams, id };
+        self.streams.changed.notify_one();
+        let accepted = on_stream(Some(&accepted), id.get());
         let acknowledged = "notifications/subscriptions/acknowledged";
         self.outbox.owe(frame::notification(acknowledged, Some(&accepted))).await;
         std::future::pending().await
+    }
+
+    /// Wants of the server what all streams together want, until the connection has ended.
+    pub(super) async fn keep_subscribed(self: Arc<Self>, connection: Connection) {
+        let mut published = connection.0.published.clone();
+        let ended = async {
+            // An error says the same.
+            drop(published.wait_for(|published| published.snapshot.status == Status::Shutdown).await);
+        };
+        let keep = async {
+            let mut known = BTreeSet::new();
+            loop {
+                self.streams.changed.notified().await;
+                let wanted = self.streams.wanted();
+                for uri in wanted.difference(&known) {
+                    if let Err(error) = connection.subscribe(uri).await {
+                        tracing::warn!(%error, "a subscription failed");
+                    }
+                }
+                for uri in known.difference(&wanted) {
+                    drop(connection.unsubscribe(uri).await); // nobody waits for what it would tell
+                }
+                known = wanted;
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = keep => {}
+        }
     }
 }
 
 /// An open stream; it is closed when this is dropped.
 struct Stream<'a> {
-    session: &'a Arc<Session>,
-    upstream: &'a Upstream,
+    streams: &'a Streams,
     id: &'a RawValue,
-}
-
-impl Stream<'_> {
-    /// Wants of the server what all streams together want.
-    fn resubscribe(&self) {
-        let wanted = self.session.streams.wanted();
-        let known = self.upstream.connection.0.spec.wanted.borrow().subscriptions.clone();
-        let connection = self.upstream.connection.clone();
-        self.session.spawn(async move {
-            for uri in wanted.difference(&known) {
-                if let Err(error) = connection.subscribe(uri).await {
-                    tracing::warn!(%error, "the server refused a subscription");
-                }
-            }
-            for uri in known.difference(&wanted) {
-                drop(connection.unsubscribe(uri).await); // nobody waits for what it would tell
-            }
-        });
-    }
 }
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        self.session.streams.lock().remove(self.id.get());
-        self.resubscribe();
+        self.streams.lock().remove(self.id.get());
+        self.streams.changed.notify_one();
     }
 }
 

@@ -11,22 +11,24 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::frame::{self, Frame};
-use crate::relay::{Ask, Relay};
+use crate::relay::{Ask, Relay, TakenBack};
 use crate::wire::Wire;
 
 /// How many requests a server may have open at once; one more is refused.
 const MAX_ASKS: usize = 256;
 
 /// The requests of one epoch's server that the relay has not answered.
-pub(super) struct Relayed {
+pub(crate) struct Relayed {
     wire: Wire,
     relay: Arc<dyn Relay>,
     /// Cancelled at the end of the session.
     end: CancellationToken,
     tasks: TaskTracker,
     /// By the id as the server wrote it.
-    open: Arc<Mutex<HashMap<Box<str>, CancellationToken>>>,
+    open: Open,
 }
+
+type Open = Arc<Mutex<HashMap<Box<str>, (CancellationToken, TakenBack)>>>;
 
 impl Relayed {
     pub(super) fn new(wire: Wire, relay: Arc<dyn Relay>, end: CancellationToken, tasks: TaskTracker) -> Self {
@@ -34,18 +36,18 @@ impl Relayed {
     }
 
     /// Takes what is for the relay. Whether it was.
-    pub(super) fn take(&self, text: &str) -> bool {
-        match Frame::parse(text) {
-            Frame::Request { id, method } => self.ask(id, &method, text),
-            Frame::Notification { method, params } if method == "notifications/cancelled" => self.take_back(params),
-            Frame::Notification { method, params } => self.relay.told(self.wire.epoch(), &method, params),
+    pub(crate) fn take(&self, frame: &Frame<'_>) -> bool {
+        match frame {
+            Frame::Request { id, method, params } => self.ask(id, method, *params),
+            Frame::Notification { method, params } if method == "notifications/cancelled" => self.take_back(*params),
+            Frame::Notification { method, params } => self.relay.told(self.wire.epoch(), method, *params),
             Frame::Response { .. } | Frame::Unreadable(_) => return false,
         }
         true
     }
 
-    fn ask(&self, id: &RawValue, method: &str, text: &str) {
-        let taken_back = self.end.child_token();
+    fn ask(&self, id: &RawValue, method: &str, params: Option<&RawValue>) {
+        let (end, taken_back) = (self.end.child_token(), TakenBack::default());
         let key: Box<str> = id.get().into();
         {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,15 +55,20 @@ impl Relayed {
                 let refusal = "too many requests are open";
                 return self.wire.reply(frame::error(id, ErrorCode::INTERNAL_ERROR.0, refusal));
             }
-            open.insert(key.clone(), taken_back.clone());
+            if open.contains_key(&key) {
+                let refusal = "a request with this id is open";
+                return self.wire.reply(frame::error(id, ErrorCode::INVALID_REQUEST.0, refusal));
+            }
+            open.insert(key.clone(), (end.clone(), taken_back.clone()));
         }
         let asking = Asking { wire: self.wire.clone(), open: self.open.clone(), key };
-        let (relay, method, params) = (self.relay.clone(), method.to_owned(), params_of(text));
+        let (relay, method, params) = (self.relay.clone(), method.to_owned(), params.map(ToOwned::to_owned));
         let run = async move {
-            let ask = Ask { epoch: asking.wire.epoch(), method: &method, params: params.as_deref(), input: false };
+            let (epoch, params) = (asking.wire.epoch(), params.as_deref());
+            let ask = Ask { epoch, method: &method, params, input: false, taken_back: &taken_back };
             tokio::select! {
                 biased;
-                () = taken_back.cancelled() => {}
+                () = end.cancelled() => {}
                 answer = relay.ask(ask) => asking.answer(answer).await,
             }
         };
@@ -76,9 +83,10 @@ impl Relayed {
         }
         let cancelled = params.and_then(|params| serde_json::from_str::<Cancelled<'_>>(params.get()).ok());
         if let Some(Cancelled { id }) = cancelled
-            && let Some(token) = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(id.get())
+            && let Some((end, taken_back)) = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(id.get())
         {
-            token.cancel();
+            taken_back.say(params);
+            end.cancel();
         }
     }
 }
@@ -86,7 +94,7 @@ impl Relayed {
 /// One of them. It is no longer open when this is dropped.
 struct Asking {
     wire: Wire,
-    open: Arc<Mutex<HashMap<Box<str>, CancellationToken>>>,
+    open: Open,
     key: Box<str>,
 }
 
@@ -107,13 +115,4 @@ impl Drop for Asking {
     fn drop(&mut self) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
-}
-
-fn params_of(text: &str) -> Option<Box<RawValue>> {
-    #[derive(Deserialize)]
-    struct Parts {
-        #[serde(default)]
-        params: Option<Box<RawValue>>,
-    }
-    serde_json::from_str::<Parts>(text).ok().and_then(|parts| parts.params)
 }
