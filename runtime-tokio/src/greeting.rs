@@ -5,6 +5,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::frame::Object;
+
 /// The result of `initialize`.
 pub(crate) struct InitializeReply {
     /// The version that the server chose.
@@ -55,8 +57,13 @@ impl DiscoverReply {
 }
 
 fn members(raw: &RawValue) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(raw.get())
-        .map_err(|error| format!("unreadable answer ({error}): {}", crate::frame::excerpt(raw.get())))
+    let Object(members) = serde_json::from_str(raw.get())
+        .map_err(|error| format!("unreadable answer ({error}): {}", crate::frame::excerpt(raw.get())))?;
+    // A member that cannot be read (a number that no type holds) is as one that is not known.
+    let readable = members
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_owned(), serde_json::from_str(value.get()).ok()?)));
+    Ok(readable.collect())
 }
 
 fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Option<T> {

@@ -5,6 +5,7 @@ mod drivers;
 mod fake;
 mod faults;
 mod fleet;
+mod front;
 mod http;
 mod k01;
 mod k04;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mcp_reconnect_core::Epoch;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -32,8 +32,10 @@ pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
 const PARSE_ERROR: i32 = -32_700;
 /// How many requests of the host may be open; one more is refused.
 const MAX_OPEN: usize = 4_096;
-/// How many answers and notifications may wait for a side that does not read; what is more is dropped.
+/// How many messages may wait for a side that does not read, each way; what is more is dropped.
 const MAX_WAITING: usize = 4_096;
+/// How many tasks there may be for one more request to be served: answers that a host does not read are among them.
+const MAX_TASKS: usize = 4 * MAX_OPEN;
 /// How long the last messages may wait for the host to read them.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,10 @@ pub(super) struct Session {
     /// What an earlier run was told by the server.
     cached: OnceLock<Greeting>,
     tasks: TaskTracker,
+    /// For what the host is owed that nothing else waits for.
+    owed: Arc<Semaphore>,
+    /// For what the host tells the server.
+    noted: Arc<Semaphore>,
 }
 
 /// A request of the host under way.
@@ -92,6 +98,8 @@ impl Session {
             open: Mutex::default(),
             cached: OnceLock::new(),
             tasks: tasks.clone(),
+            owed: Arc::new(Semaphore::new(MAX_WAITING)),
+            noted: Arc::new(Semaphore::new(MAX_WAITING)),
         });
         let session = Running(session);
         let mut builder = Some(builder);
@@ -155,12 +163,15 @@ impl Session {
 
     /// Gives the host something that nothing else waits for: not the reader, where the host does not read.
     fn owe(&self, frame: Box<str>) {
-        if self.tasks.len() >= MAX_OPEN + MAX_WAITING {
+        let Ok(place) = self.owed.clone().try_acquire_owned() else {
             tracing::warn!("the host does not read: an answer is dropped");
             return;
-        }
+        };
         let outbox = self.outbox.clone();
-        self.spawn(async move { outbox.owe(frame).await });
+        self.spawn(async move {
+            outbox.owe(frame).await;
+            drop(place);
+        });
     }
 
     fn refuse(&self, id: &RawValue, code: i32, why: &str) {
@@ -215,7 +226,7 @@ impl Session {
         let open = self.open();
         if open.contains_key(id.get()) {
             invalid("a request with this id is open")
-        } else if open.len() >= MAX_OPEN {
+        } else if open.len() >= MAX_OPEN || self.tasks.len() >= MAX_TASKS {
             invalid("too many requests are open")
         } else {
             Ok(())
@@ -306,11 +317,15 @@ impl Session {
             "notifications/initialized" => {}
             _ => {
                 let Some(Upstream { connection, .. }) = self.upstream() else { return };
-                if self.tasks.len() < MAX_OPEN + MAX_WAITING {
-                    self.spawn(connection.notify_raw(method, params));
-                } else {
+                let Ok(place) = self.noted.clone().try_acquire_owned() else {
                     tracing::warn!(method, "the server does not read: a notification is dropped");
-                }
+                    return;
+                };
+                let told = connection.notify_raw(method, params);
+                self.spawn(async move {
+                    told.await;
+                    drop(place);
+                });
             }
         }
     }
