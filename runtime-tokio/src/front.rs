@@ -22,6 +22,7 @@ mod dispatch;
 mod greet;
 mod outbox;
 mod request;
+mod status;
 mod streams;
 
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use crate::builder::Builder;
 use crate::call::CallOptions;
 use dispatch::Session;
+pub use status::{FrontSnapshot, FrontStatus, HostStatus};
 
 /// How many messages of a host wait before it has to.
 const HOST_CAPACITY: usize = 64;
@@ -85,13 +87,19 @@ pub struct HostEnd {
 pub struct Front {
     upstream: Builder,
     options: FrontOptions,
+    status: FrontStatus,
 }
 
 impl Front {
     /// A front for the server of this connection, which is begun with the host's first message. Its handler and its era
     /// are the front's to set.
     pub fn new(upstream: Builder, options: FrontOptions) -> Self {
-        Self { upstream, options }
+        Self { upstream, options, status: FrontStatus::default() }
+    }
+
+    /// Tells at any time how it stands.
+    pub fn status(&self) -> FrontStatus {
+        self.status.clone()
     }
 
     /// The host's end, and the session, which runs as long as it is polled.
@@ -102,6 +110,7 @@ impl Front {
         let (to_front, said) = mpsc::channel(HOST_CAPACITY);
         // What waits for the host is counted in bytes, elsewhere.
         let (told, from_front) = mpsc::channel(1);
-        (HostEnd { to_front, from_front }, Session::run(self.upstream, self.options, said, told, stop))
+        let session = Session::run(self.upstream, self.options, said, told, stop, self.status);
+        (HostEnd { to_front, from_front }, session)
     }
 }

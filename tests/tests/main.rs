@@ -29,6 +29,7 @@ mod k24;
 mod k25;
 mod lifetime;
 mod model;
+mod proxy;
 mod seeds;
 mod state;
 mod status;

@@ -1,14 +1,17 @@
 //! Where log lines go, and which.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use clap::ArgAction;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -21,9 +24,16 @@ pub(super) const HELP: &str = "Environment:
 /// Libraries that log what they send, headers and all: silent unless they are named.
 const TALKATIVE: [&str; 5] = ["h2", "hyper", "reqwest", "rmcp", "rustls"];
 
+/// How many lines may wait for a stderr that is not read.
+const BACKLOG: usize = 1_024;
+/// How long the last lines may take to be read at the end.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// Where the log of a command goes.
 pub(super) enum Target<'a> {
     Stderr,
+    /// A stderr that whoever started the command may never read: what finds no room is left out, and nothing waits.
+    UnreadStderr,
     /// Appended to this file.
     File(&'a Path),
     Nowhere,
@@ -40,16 +50,23 @@ pub(super) struct LogArgs {
 }
 
 impl LogArgs {
-    /// Begins to log. `level` is what counts without any `-v`: 0 nothing, 1 what changes, more for more.
+    /// Begins to log, until what is returned is dropped. `level` is what counts without any `-v`: 0 nothing, 1 what changes, more for more.
     ///
     /// # Errors
     ///
     /// A filter that cannot be read, by where it comes from, and a file that cannot be written.
-    pub(super) fn init(&self, target: &Target<'_>, level: u8) -> Result<(), String> {
+    pub(super) fn init(&self, target: &Target<'_>, level: u8) -> Result<Log, String> {
         let wanted = self.wanted(level)?;
         let lines = tracing_subscriber::fmt::layer();
         let registry = tracing_subscriber::registry();
+        let mut log = Log(None);
         match target {
+            Target::UnreadStderr => {
+                let (backlog, written) = Backlog::start();
+                log = Log(Some((backlog.clone(), written)));
+                let lines = lines.with_writer(backlog).with_ansi(colour_on_stderr());
+                registry.with(lines).with(wanted).init();
+            }
             Target::Stderr => {
                 let lines = lines.with_writer(io::stderr).with_ansi(colour_on_stderr());
                 registry.with(lines).with(wanted).init();
@@ -62,7 +79,7 @@ impl LogArgs {
             }
             Target::Nowhere => {}
         }
-        Ok(())
+        Ok(log)
     }
 
     fn wanted(&self, level: u8) -> Result<Targets, String> {
@@ -79,6 +96,58 @@ impl LogArgs {
                 _ => hush(Targets::new().with_default(Level::TRACE)),
             }),
         }
+    }
+}
+
+/// A log that is written. Dropping it gives the last lines their time.
+pub(super) struct Log(Option<(Backlog, mpsc::Receiver<()>)>);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some((backlog, written)) = self.0.take()
+            && backlog.0.try_send(None).is_ok()
+        {
+            _ = written.recv_timeout(LAST_LINES); // ends with the thread; late or not, it is time to go
+        }
+    }
+}
+
+/// Lines that wait for a thread of their own to write them; `None` is the end.
+#[derive(Clone)]
+pub(super) struct Backlog(mpsc::SyncSender<Option<Vec<u8>>>);
+
+impl Backlog {
+    fn start() -> (Self, mpsc::Receiver<()>) {
+        let (lines, waiting) = mpsc::sync_channel::<Option<Vec<u8>>>(BACKLOG);
+        let (running, written) = mpsc::channel();
+        thread::spawn(move || {
+            let _running = running;
+            while let Ok(Some(line)) = waiting.recv() {
+                if io::stderr().write_all(&line).is_err() {
+                    return;
+                }
+            }
+        });
+        (Self(lines), written)
+    }
+}
+
+impl io::Write for Backlog {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        _ = self.0.try_send(Some(line.to_vec())); // what finds no room is left out
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Backlog {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
     }
 }
 

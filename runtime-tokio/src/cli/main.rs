@@ -10,6 +10,7 @@ mod proxy;
 mod replay;
 mod signals;
 mod source;
+mod status;
 mod text;
 mod tools;
 mod watch;
@@ -33,6 +34,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Proxy(Box<proxy::ProxyArgs>),
+    Status(status::StatusArgs),
     Watch(watch::WatchArgs),
     Call(call::CallArgs),
     Tools(tools::ToolsArgs),
@@ -51,7 +53,9 @@ impl Command {
             Self::Proxy(args) => (args.log(), 1),
             Self::Watch(args) => (args.log(), 1),
             Self::Call(_) | Self::Tools(_) | Self::Check(_) => (log::Target::Stderr, 1),
-            Self::Install(_) | Self::Demo(_) | Self::Replay(_) | Self::DemoServer(_) => (log::Target::Stderr, 0),
+            Self::Status(_) | Self::Install(_) | Self::Demo(_) | Self::Replay(_) | Self::DemoServer(_) => {
+                (log::Target::Stderr, 0)
+            }
         }
     }
 }
@@ -59,11 +63,14 @@ impl Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let (target, level) = cli.command.log();
-    if let Err(error) = cli.log.init(&target, level) {
-        return usage(ErrorKind::InvalidValue, &error);
-    }
+    // Until the end.
+    let _log = match cli.log.init(&target, level) {
+        Ok(log) => log,
+        Err(error) => return usage(ErrorKind::InvalidValue, &error),
+    };
     match cli.command {
         Command::Proxy(args) => block_on(proxy::run(&args)),
+        Command::Status(args) => status::run(&args),
         Command::Watch(args) => block_on(watch::run(&args)),
         Command::Call(args) => block_on(call::run(&args)),
         Command::Tools(args) => block_on(tools::run(&args)),

@@ -27,6 +27,11 @@ pub(super) struct Source {
 }
 
 impl ConfigArgs {
+    /// Whether one was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.config.is_some()
+    }
+
     /// The config that is meant. One that was found is told on stderr.
     ///
     /// # Errors

@@ -47,6 +47,11 @@ impl Asks {
         answer.await.unwrap_or_else(|_| Err(frame::error_body(-32603, "the host has ended its session", None)))
     }
 
+    /// How many the host has not answered.
+    pub(super) fn open(&self) -> usize {
+        self.lock().open.len()
+    }
+
     /// Takes the host's answer to one of them; what it answers late, or was never asked, is dropped.
     pub(super) fn answer(&self, id: &RawValue, answer: Answer) {
         let asked = id_number(id).and_then(|id| self.lock().open.remove(&id));

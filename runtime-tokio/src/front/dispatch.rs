@@ -19,6 +19,7 @@ use super::asks::{Answer, Asks};
 use super::changes::Changes;
 use super::greet::Greeting;
 use super::outbox::Outbox;
+use super::status::FrontStatus;
 use super::streams::Streams;
 use crate::builder::Builder;
 use crate::client::{Client, PROTOCOL_VERSION};
@@ -83,6 +84,7 @@ impl Session {
         mut said: mpsc::Receiver<Box<str>>,
         told: mpsc::Sender<Box<str>>,
         stop: CancellationToken,
+        status: FrontStatus,
     ) {
         let host_gone = told.clone();
         let (outbox, carry) = Outbox::new(told);
@@ -101,6 +103,7 @@ impl Session {
             owed: Arc::new(Semaphore::new(MAX_WAITING)),
             noted: Arc::new(Semaphore::new(MAX_WAITING)),
         });
+        status.watch(&session);
         let session = Running(session);
         let mut builder = Some(builder);
         loop {
@@ -328,6 +331,11 @@ impl Session {
                 });
             }
         }
+    }
+
+    /// How many requests of the host are under way.
+    pub(super) fn open_requests(&self) -> usize {
+        self.open().len()
     }
 
     /// Gives up what is under way for the host.

@@ -1,7 +1,9 @@
 //! What a front is told on the command line.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -9,8 +11,10 @@ use mcp_reconnect::Builder;
 use mcp_reconnect::config::{Endpoint, Http, ServerConfig, Stdio};
 use mcp_reconnect::core::ConfigBuilder;
 use mcp_reconnect::core::replay::Replay;
-use mcp_reconnect::front::FrontOptions;
+use mcp_reconnect::front::{FrontOptions, FrontStatus};
 
+use super::pipes::MESSAGE_LIMIT;
+use super::socket::StatusSocket;
 use crate::source::{self, ConfigArgs, Source, WRONG, known, shown};
 use crate::text::printable;
 
@@ -73,6 +77,9 @@ pub(crate) struct ProxyArgs {
     /// Log to this file instead of stderr
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
+    /// Tell `mcp-reconnect status` how things stand, on this Unix socket; `auto`: on one that it finds by itself
+    #[arg(long, value_name = "PATH")]
+    status_socket: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -100,6 +107,11 @@ impl From<ReplayArg> for Replay {
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a server may take to end, after the end of its input, SIGTERM and SIGKILL, unless its config says otherwise.
+/// Hosts end a server that does not end by itself after 2 s each by SIGTERM and SIGKILL: by then nothing must be left
+/// behind the front.
+const CLOSE: [Duration; 3] = [Duration::from_millis(1_500), Duration::from_millis(1_500), Duration::from_millis(500)];
+
 impl ProxyArgs {
     /// The server and how to serve.
     ///
@@ -116,23 +128,29 @@ impl ProxyArgs {
             let prompt = ConfigBuilder::from(server.machine).keepalive(KEEPALIVE).ping_timeout(PING_TIMEOUT);
             server.machine = prompt.build().unwrap_or(server.machine);
         }
+        for_host(&mut server.endpoint);
         let mut options = FrontOptions::default();
         options.start_wait = self.start_wait;
         options.calls.max_wait = self.max_wait;
         options.calls.hung_after = Some(self.hung_after);
         options.calls.replay = self.replay.into();
-        options.cache = self.cache(&name, &server);
+        options.cache = self.cache(&name, &server)?;
         options.name = name.as_str().into();
         let mut builder = server.builder(&name);
         if let Some(path) = &self.record {
-            let file = File::create(path)
-                .map_err(|error| wrong(&format!("invalid value '{}' for '--record <FILE>': {error}", shown(path))))?;
-            builder = builder.record(file);
+            builder = builder.record(File::create(path).map_err(|error| unusable(path, "--record <FILE>", &error))?);
         }
         Ok((builder, options))
     }
 
     fn upstream(&self) -> Result<(String, ServerConfig), u8> {
+        // clap lets these pass beside what their partner conflicts with.
+        if self.url.is_none() && !self.headers.is_empty() {
+            return Err(wrong("'--header <HEADER>' goes with '--url <URL>' alone"));
+        }
+        if self.server.is_none() && self.config.is_named() {
+            return Err(wrong("'--config <FILE>' goes with '--server <NAME>' alone"));
+        }
         if let Some((program, args)) = self.command.split_first() {
             let mut stdio = Stdio::new(program);
             stdio.args = args.to_vec();
@@ -140,17 +158,7 @@ impl ProxyArgs {
             return Ok((name, ServerConfig::new(stdio)));
         }
         if let Some(url) = &self.url {
-            let mut http = Http::new(url);
-            for header in &self.headers {
-                let (name, value) = self.header(header)?;
-                http.headers.insert(name, value);
-            }
-            if let Err(error) = http.server() {
-                return Err(wrong(&format!("invalid value for '--url <URL>': {error}")));
-            }
-            let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
-            let host = host.and_then(|host| host.rsplit('@').next());
-            return Ok((host.unwrap_or("server").to_owned(), ServerConfig::new(Endpoint::Http(http))));
+            return Ok((host(url).to_owned(), ServerConfig::new(Endpoint::Http(self.http(url)?))));
         }
         let Source { path, parsed } = self.config.load()?;
         let name = self.server.clone().unwrap_or_default();
@@ -163,43 +171,131 @@ impl ProxyArgs {
         }
     }
 
-    /// A header with what the environment has for its variables: a command line is for everybody to see.
-    fn header(&self, header: &str) -> Result<(String, String), u8> {
-        let Some((name, value)) = header.split_once(':') else {
-            return Err(wrong("invalid value for '--header <HEADER>': write `Name: value`"));
-        };
-        let mut expanded = String::new();
-        let mut rest = value.trim();
-        while let Some((before, after)) = rest.split_once("${") {
-            let Some((variable, after)) = after.split_once('}') else { break };
-            let Ok(value) = std::env::var(variable) else {
-                return Err(wrong(&format!("invalid value for '--header <HEADER>': `{variable}` is not set")));
-            };
-            expanded += before;
-            expanded += &value;
-            rest = after;
+    fn http(&self, url: &str) -> Result<Http, u8> {
+        let mut http = Http::new(url);
+        if let Err(error) = http.server() {
+            return Err(wrong(&format!("invalid value '{}' for '--url <URL>': {error}", origin(url))));
         }
-        expanded += rest;
-        Ok((name.trim().to_owned(), expanded))
+        for (place, header) in (1..).zip(&self.headers) {
+            // What is wrong with it may be the secret.
+            let invalid = |why: &str| wrong(&format!("invalid value for '--header <HEADER>', number {place}: {why}"));
+            let (name, value) = header.split_once(':').ok_or_else(|| invalid("write `Name: value`"))?;
+            let (name, value) = (name.trim(), expanded(value.trim()).map_err(|why| invalid(&why))?);
+            if http.headers.insert(name.to_owned(), value).is_some() {
+                return Err(invalid(&format!("`{}` is given twice", printable(name))));
+            }
+            http.server().map_err(|error| invalid(&printable(&error.to_string())))?;
+        }
+        Ok(http)
     }
 
-    fn cache(&self, name: &str, server: &ServerConfig) -> Option<PathBuf> {
+    fn cache(&self, name: &str, server: &ServerConfig) -> Result<Option<PathBuf>, u8> {
         if self.no_cache {
-            return None;
+            return Ok(None);
         }
-        if self.cache.is_some() {
-            return self.cache.clone();
+        if let Some(path) = &self.cache {
+            // As it will be written: another file in its folder, which takes its place.
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let usable = if path.is_dir() { Err(std::io::ErrorKind::IsADirectory.into()) } else { Ok(()) };
+            let usable = usable.and_then(|()| std::fs::create_dir_all(dir));
+            let usable = usable.and_then(|()| tempfile::NamedTempFile::new_in(dir));
+            return usable.map(|_| Some(path.clone())).map_err(|error| unusable(path, "--cache <FILE>", &error));
         }
         let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let dir = var("XDG_CACHE_HOME").or_else(|| var("HOME").map(|home| home.join(".cache")))?;
+        let dir = var("XDG_CACHE_HOME").or_else(|| var("HOME").map(|home| home.join(".cache")));
         let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(32).collect();
         let digest = server.digest().to_string();
         let digest: String = digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-        Some(dir.join("mcp-reconnect").join(format!("{name}-{digest}.json")))
+        Ok(dir.map(|dir| dir.join("mcp-reconnect").join(format!("{name}-{digest}.json"))))
     }
+
+    /// The socket that tells how things stand, where one is wanted.
+    ///
+    /// # Errors
+    ///
+    /// The exit status, when what is wrong was told.
+    pub(super) fn status_socket(&self, name: &Arc<str>, status: FrontStatus) -> Result<Option<StatusSocket>, u8> {
+        let Some(path) = &self.status_socket else { return Ok(None) };
+        let socket = StatusSocket::open(path, name, status);
+        socket.map(Some).map_err(|error| unusable(path, "--status-socket <PATH>", &error))
+    }
+}
+
+/// What a host is best served with, where the config says nothing else.
+fn for_host(endpoint: &mut Endpoint) {
+    let limit = NonZeroUsize::new(MESSAGE_LIMIT);
+    match endpoint {
+        Endpoint::Stdio(stdio) => {
+            stdio.frame_limit = stdio.frame_limit.or(limit);
+            let defaults = Stdio::new("");
+            let ladder = [&mut stdio.close_eof, &mut stdio.close_term, &mut stdio.close_kill];
+            let defaults = [defaults.close_eof, defaults.close_term, defaults.close_kill];
+            if ladder.iter().zip(defaults).all(|(grace, default)| **grace == default) {
+                ladder.into_iter().zip(CLOSE).for_each(|(grace, short)| *grace = short);
+            }
+        }
+        Endpoint::Http(http) => http.frame_limit = http.frame_limit.or(limit),
+        _ => {}
+    }
+}
+
+/// A header's value with what the environment has for its variables: a command line is for everybody to see.
+fn expanded(value: &str) -> Result<String, String> {
+    let mut expanded = String::new();
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once("${") {
+        let Some((variable, after)) = after.split_once('}') else { break };
+        let held = std::env::var(variable).map_err(|_| format!("`${{{}}}` is not set", printable(variable)))?;
+        expanded += before;
+        expanded += &held;
+        rest = after;
+    }
+    Ok(expanded + rest)
+}
+
+/// Scheme, host and port: all of a URL that is no secret.
+fn origin(url: &str) -> String {
+    let scheme = url.split_once("://").map(|(scheme, _)| format!("{scheme}://"));
+    printable(&format!("{}{}", scheme.unwrap_or_default(), host(url))).into_owned()
+}
+
+fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit('@').next().filter(|host| !host.is_empty()).unwrap_or("server")
+}
+
+fn unusable(path: &Path, option: &str, error: &std::io::Error) -> u8 {
+    wrong(&format!("invalid value '{}' for '{option}': {error}", shown(path)))
 }
 
 fn wrong(why: &str) -> u8 {
     anstream::eprintln!("error: {why}");
     WRONG
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_of_a_url_is_shown_than_its_origin() {
+        for (url, shown) in [
+            ("https://user:hunter2@example.com:8443/mcp?key=x#y", "https://example.com:8443"),
+            ("ftp://example.com/hunter2", "ftp://example.com"),
+            ("localhost:3000/hunter2", "localhost:3000"),
+            ("https://?hunter2", "https://server"),
+        ] {
+            assert_eq!(origin(url), shown);
+        }
+    }
+
+    #[test]
+    fn variables_of_headers_are_those_of_the_environment() {
+        let home = std::env::var("PATH").unwrap();
+        assert_eq!(expanded("a ${PATH}${PATH} b"), Ok(format!("a {home}{home} b")));
+        assert_eq!(expanded("plain $PATH ${open"), Ok("plain $PATH ${open".into()));
+        let error = expanded("Bearer ${NOT_SET_ANYWHERE}").unwrap_err();
+        assert_eq!(error, "`${NOT_SET_ANYWHERE}` is not set");
+    }
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod pipes;
+pub(crate) mod socket;
 
 use std::process::ExitCode;
 
@@ -11,11 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::log;
 use super::signals::Signals;
 pub(crate) use args::ProxyArgs;
+use pipes::Pipes;
 
 impl ProxyArgs {
     /// Where its log goes: stdout is the host's.
     pub(crate) fn log(&self) -> log::Target<'_> {
-        self.log_file.as_deref().map_or(log::Target::Stderr, log::Target::File)
+        self.log_file.as_deref().map_or(log::Target::UnreadStderr, log::Target::File)
     }
 }
 
@@ -31,20 +33,38 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let name = options.name.clone();
+    let front = Front::new(upstream, options);
+    // Removed when this function returns.
+    let _socket = match args.status_socket(&name, front.status()) {
+        Ok(socket) => socket,
+        Err(status) => return ExitCode::from(status),
+    };
     let stop = CancellationToken::new();
-    let (host, session) = Front::new(upstream, options).open(stop.clone());
-    let written = pipes::connect(host);
+    let (host, session) = front.open(stop.clone());
+    let mut pipes = Pipes::connect(host);
+    let told_to_end = async {
+        let ended = async {
+            pipes.end_of_input().await;
+            // What the front has taken by then it may answer, if the host reads.
+            tokio::time::sleep(pipes::FLUSH_TIMEOUT).await;
+        };
+        tokio::select! {
+            biased;
+            status = signals.next() => status,
+            () = ended => 0,
+        }
+    };
     tokio::pin!(session);
     let status = tokio::select! {
         biased;
-        status = signals.next() => {
+        status = told_to_end => {
             stop.cancel();
             session.await;
             status
         }
         () = &mut session => 0,
     };
-    // A host that does not read holds nothing up.
-    written.await;
+    pipes.flushed().await;
     ExitCode::from(status)
 }
