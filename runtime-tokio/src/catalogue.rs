@@ -16,9 +16,9 @@ use crate::pending::CallFailure;
 use crate::wire::{RequestOptions, Wire};
 
 /// How many pages of a list are read.
-const MAX_PAGES: usize = 1_000;
+pub(crate) const MAX_PAGES: usize = 1_000;
 /// How many items of a list are kept.
-const MAX_ITEMS: usize = 100_000;
+pub(crate) const MAX_ITEMS: usize = 100_000;
 
 /// What a server offers. Cheap to clone; a set is swapped in whole.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ mod endpoint;
 mod expand;
 mod filter;
 mod json;
-mod near;
+pub(crate) mod near;
 mod places;
 mod problem;
 mod read;

@@ -281,6 +281,17 @@ pub(crate) fn member<'a>(members: &[(Cow<'_, str>, &'a RawValue)], name: &str) -
     members.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
 }
 
+/// The value of the first member of this name, of what may be an object.
+pub(crate) fn member_of<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    let Object(members) = serde_json::from_str(object.get()).ok()?;
+    member(&members, name)
+}
+
+/// The same, where it is a string.
+pub(crate) fn text_of(object: &RawValue, name: &str) -> Option<String> {
+    member_of(object, name).and_then(string).map(Cow::into_owned)
+}
+
 /// An object with this member's value replaced and every other byte as it was; `None` where it has no such member.
 pub(crate) fn set_member(object: &RawValue, name: &str, value: &str) -> Option<Box<RawValue>> {
     let Object(members) = serde_json::from_str(object.get()).ok()?;

@@ -14,12 +14,15 @@
 //! earlier run, or a guess that promises everything, where the server is not there in time); lists while there is no
 //! session, from what is known; a modern host's `subscriptions/listen`, which outlives sessions.
 
+mod all;
 mod answer;
 mod asks;
 mod cache;
 mod changes;
+mod control;
 mod dispatch;
 mod greet;
+mod offer;
 mod outbox;
 mod request;
 mod status;
@@ -35,6 +38,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::builder::Builder;
 use crate::call::CallOptions;
+use crate::config::ToolFilter;
+pub use all::{FrontAll, FrontAllOptions};
 use dispatch::Session;
 pub use status::{FrontSnapshot, FrontStatus, HostStatus};
 
@@ -54,6 +59,11 @@ pub struct FrontOptions {
     pub calls: CallOptions,
     /// Where to keep what the server says of itself, for the next start. Default: nowhere.
     pub cache: Option<PathBuf>,
+    /// Which of the server's tools the host gets to see, and may call. Default: all.
+    pub tools: ToolFilter,
+    /// Whether there are two tools more, by which a model sees how the connection stands (`connection_status`) and tries
+    /// to have it back (`reconnect`). Default `false`.
+    pub control_tools: bool,
 }
 
 impl Default for FrontOptions {
@@ -69,6 +79,8 @@ impl Default for FrontOptions {
                 hung_after: Some(Duration::from_secs(25)),
             },
             cache: None,
+            tools: ToolFilter::default(),
+            control_tools: false,
         }
     }
 }
@@ -110,7 +122,7 @@ impl Front {
         let (to_front, said) = mpsc::channel(HOST_CAPACITY);
         // What waits for the host is counted in bytes, elsewhere.
         let (told, from_front) = mpsc::channel(1);
-        let session = Session::run(self.upstream, self.options, said, told, stop, self.status);
+        let session = Session::run(self, said, told, stop);
         (HostEnd { to_front, from_front }, session)
     }
 }

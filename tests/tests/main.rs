@@ -6,6 +6,7 @@ mod fake;
 mod faults;
 mod fleet;
 mod front;
+mod front_all;
 mod http;
 mod k01;
 mod k04;

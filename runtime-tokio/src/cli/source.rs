@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mcp_reconnect::config::{
-    ConfigErrors, FleetConfig, Parsed, Problem, ProblemKind, ServerConfig, usual_places,
-};
+use mcp_reconnect::config::{ConfigErrors, FleetConfig, Parsed, Problem, ProblemKind, ServerConfig, usual_places};
 
 use super::text::printable;
 

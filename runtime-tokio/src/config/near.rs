@@ -2,7 +2,7 @@
 
 /// The known word that is nearest to this one, if it is near: the same but for case and separators, or at most one
 /// letter in three added, left out, changed or swapped with its neighbour.
-pub(super) fn near(word: &str, known: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
+pub(crate) fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 40;
     let letters = letters(word);
     if letters.len() > LONGEST {

@@ -7,15 +7,15 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::dispatch::INVALID_PARAMS;
 use crate::connection::Connection;
 use crate::error::CallError;
 use crate::frame;
 
 /// The code of a call that did not run.
-const NOT_SENT: i32 = -32_000;
+pub(super) const NOT_SENT: i32 = -32_000;
 /// The code of a call that may have run.
-const UNKNOWN: i32 = -32_001;
-const INVALID_PARAMS: i32 = -32_602;
+pub(super) const UNKNOWN: i32 = -32_001;
 
 /// The `error` member for a call: the server's own words, or ours for a model to act on. Its `data` says `class`,
 /// `outcome` (`not_sent` or `unknown`), `reason`, and `retryAfterMs` where that is known.

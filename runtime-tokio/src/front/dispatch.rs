@@ -14,13 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::FrontOptions;
 use super::asks::{Answer, Asks};
 use super::changes::Changes;
 use super::greet::Greeting;
 use super::outbox::Outbox;
-use super::status::FrontStatus;
 use super::streams::Streams;
+use super::{Front, FrontOptions};
 use crate::builder::Builder;
 use crate::client::{Client, PROTOCOL_VERSION};
 use crate::connection::Connection;
@@ -30,9 +29,10 @@ use crate::relay::{Ask, Relay, TakenBack};
 
 pub(super) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
-const PARSE_ERROR: i32 = -32_700;
+pub(super) const INVALID_PARAMS: i32 = -32_602;
+pub(super) const PARSE_ERROR: i32 = -32_700;
 /// How many requests of the host may be open; one more is refused.
-const MAX_OPEN: usize = 4_096;
+pub(super) const MAX_OPEN: usize = 4_096;
 /// How many messages may wait for a side that does not read, each way; what is more is dropped.
 const MAX_WAITING: usize = 4_096;
 /// How many tasks there may be for one more request to be served: answers that a host does not read are among them.
@@ -79,13 +79,12 @@ pub(super) struct Upstream {
 impl Session {
     /// Serves the host until it has said all, or is told to stop; then nothing of the server is left.
     pub(super) async fn run(
-        builder: Builder,
-        options: FrontOptions,
+        front: Front,
         mut said: mpsc::Receiver<Box<str>>,
         told: mpsc::Sender<Box<str>>,
         stop: CancellationToken,
-        status: FrontStatus,
     ) {
+        let Front { upstream, options, status } = front;
         let host_gone = told.clone();
         let (outbox, carry) = Outbox::new(told);
         let carrying = tokio::spawn(carry);
@@ -105,7 +104,7 @@ impl Session {
         });
         status.watch(&session);
         let session = Running(session);
-        let mut builder = Some(builder);
+        let mut builder = Some(upstream);
         loop {
             let frame = tokio::select! {
                 biased;
@@ -243,27 +242,8 @@ impl Session {
         params: Option<&RawValue>,
         builder: &mut Option<Builder>,
     ) -> Result<(), (i32, String)> {
-        let invalid = |error: &dyn std::fmt::Display| (-32_602, error.to_string());
-        let members =
-            params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
-        let meta = member(&members.0, "_meta");
-        let (era, client, version) = match (method, params, meta) {
-            ("initialize", Some(params), _) => {
-                let client = Client::from_initialize(params).map_err(|error| invalid(&error))?;
-                let version = client.version().as_str().into();
-                (Era::Legacy, client, version)
-            }
-            (_, _, Some(meta)) if meta.get().contains(PROTOCOL_VERSION) => {
-                let client = Client::from_meta(meta).map_err(|error| invalid(&error))?;
-                let version = client.version().as_str().into();
-                (Era::Modern, client, version)
-            }
-            ("server/discover", ..) => {
-                let why = format!("server/discover: `{PROTOCOL_VERSION}` is missing in _meta");
-                return Err((-32_602, why));
-            }
-            _ => return Err((INVALID_REQUEST, format!("`{method}` comes before `initialize`"))),
-        };
+        let (era, client) = opening(method, params)?;
+        let version = client.version().as_str().into();
         let Some(builder) = builder.take() else { return Err((-32_603, "the server cannot be begun".into())) };
         let connection = self.with_cache(builder).relay(client, Arc::new(Side(Arc::downgrade(self)))).build();
         let connection = connection.map_err(|error| (-32_603, error.to_string()))?;
@@ -389,5 +369,23 @@ impl Relay for Side {
         if let Some(session) = self.0.upgrade() {
             session.told(epoch, method, params);
         }
+    }
+}
+
+/// The host's era and words, by its first request.
+pub(super) fn opening(method: &str, params: Option<&RawValue>) -> Result<(Era, Client), (i32, String)> {
+    let invalid = |error: &dyn std::fmt::Display| (INVALID_PARAMS, error.to_string());
+    let members = params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok()).unwrap_or_default();
+    match (method, params, member(&members.0, "_meta")) {
+        ("initialize", Some(params), _) => {
+            Client::from_initialize(params).map(|client| (Era::Legacy, client)).map_err(|error| invalid(&error))
+        }
+        (_, _, Some(meta)) if meta.get().contains(PROTOCOL_VERSION) => {
+            Client::from_meta(meta).map(|client| (Era::Modern, client)).map_err(|error| invalid(&error))
+        }
+        ("server/discover", ..) => {
+            Err((INVALID_PARAMS, format!("server/discover: `{PROTOCOL_VERSION}` is missing in _meta")))
+        }
+        _ => Err((INVALID_REQUEST, format!("`{method}` comes before `initialize`"))),
     }
 }

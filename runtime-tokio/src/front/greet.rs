@@ -13,7 +13,7 @@ use crate::frame::{Object, member, set_member, string};
 use crate::relay::RawRequest;
 
 /// What a server that is not known may be able to do.
-const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#;
+pub(super) const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#;
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
 /// What a server said of itself, the result of `initialize` or `server/discover`.
@@ -37,7 +37,7 @@ impl Greeting {
     }
 
     /// The same as the result of `initialize`, for a host that asked for this version.
-    fn initialized(&self, requested: &str) -> Box<RawValue> {
+    pub(super) fn initialized(&self, requested: &str) -> Box<RawValue> {
         let spoken = known(Era::Legacy, requested).unwrap_or(ProtocolVersion::LATEST_WITH_INITIALIZE);
         if self.era == Era::Legacy {
             // Words of an earlier session may be of a version that this host does not speak.
@@ -50,7 +50,7 @@ impl Greeting {
     }
 
     /// The same as the result of `server/discover`, for a host that speaks this version.
-    fn discovered(&self, requested: &str) -> Box<RawValue> {
+    pub(super) fn discovered(&self, requested: &str) -> Box<RawValue> {
         if self.era == Era::Modern {
             return self.raw.clone();
         }
@@ -76,7 +76,7 @@ impl Greeting {
     }
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 

@@ -27,12 +27,19 @@ impl Session {
     ) -> Answer {
         let Some(upstream) = self.upstream() else { return Err(frame::error_body(-32_603, "not begun", None)) };
         match (method, upstream.era) {
-            ("initialize", _) => Ok(self.initialize(upstream).await),
-            ("server/discover", Era::Modern) => self.discover(upstream, params).await,
+            ("initialize", _) => self.promised(Ok(self.initialize(upstream).await)),
+            ("server/discover", Era::Modern) => self.promised(self.discover(upstream, params).await),
             ("subscriptions/listen", Era::Modern) => self.listen(upstream, id, params).await,
             _ => match Kind::of_list(method) {
+                Some(Kind::Tools) => {
+                    let tools = self.list(upstream, Kind::Tools, method, params, taken_back).await;
+                    self.shown(upstream, tools)
+                }
                 Some(kind) => self.list(upstream, kind, method, params, taken_back).await,
-                None => self.forward(upstream, method, params, taken_back).await,
+                None => match self.own_answer(upstream, method, params).await {
+                    Some(answer) => answer,
+                    None => self.forward(upstream, method, params, taken_back).await,
+                },
             },
         }
     }
@@ -123,15 +130,25 @@ impl Kind {
         }
     }
 
-    /// A list of these, in one page.
-    pub(super) fn page(self, catalogue: &Catalogue) -> Box<RawValue> {
-        let member = match self {
+    /// The member of a page that holds them.
+    pub(super) const fn member(self) -> &'static str {
+        match self {
             Self::Tools => "tools",
             Self::Prompts => "prompts",
             Self::Resources => "resources",
             Self::Templates => "resourceTemplates",
-        };
-        let items = self.items(catalogue).join(",");
+        }
+    }
+
+    /// A list of these, in one page.
+    pub(super) fn page(self, catalogue: &Catalogue) -> Box<RawValue> {
+        self.page_of(&self.items(catalogue))
+    }
+
+    /// One page of items, each a JSON text.
+    pub(super) fn page_of(self, items: &[impl AsRef<str>]) -> Box<RawValue> {
+        let member = self.member();
+        let items = items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
         let page = format!(r#"{{"{member}":[{items}],"resultType":"complete","ttlMs":0,"cacheScope":"private"}}"#);
         RawValue::from_string(page).unwrap_or_else(|_| RawValue::NULL.to_owned())
     }

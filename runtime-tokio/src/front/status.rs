@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use serde::Serialize;
 
 use super::dispatch::Session;
+use crate::connection::Connection;
 use crate::era::Era;
 use crate::status::ServerStatus;
 
@@ -50,6 +51,12 @@ impl FrontStatus {
             },
             servers: upstream.iter().map(|upstream| upstream.connection.status()).collect(),
         }
+    }
+
+    /// The connection, once the host has begun.
+    pub(super) fn connection(&self) -> Option<Connection> {
+        let session = self.0.get().and_then(Weak::upgrade)?;
+        session.upstream().map(|upstream| upstream.connection.clone())
     }
 
     pub(super) fn watch(&self, session: &Arc<Session>) {

@@ -14,7 +14,7 @@ use super::dispatch::{Session, Upstream};
 use crate::connection::Connection;
 use crate::frame::{self, Object, member, set_member};
 
-const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
+pub(super) const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// The open streams, by the host's id of the request.
 #[derive(Default)]
@@ -158,7 +158,7 @@ impl Drop for Stream<'_> {
 }
 
 /// Parameters that name this stream, and else are as they were.
-fn on_stream(params: Option<&RawValue>, id: &str) -> String {
+pub(super) fn on_stream(params: Option<&RawValue>, id: &str) -> String {
     let Some(params) = params else { return format!(r#"{{"_meta":{{"{STREAM}":{id}}}}}"#) };
     let Ok(Object(members)) = serde_json::from_str::<Object<'_>>(params.get()) else { return params.get().to_owned() };
     let named = match member(&members, "_meta") {
@@ -173,7 +173,7 @@ fn on_stream(params: Option<&RawValue>, id: &str) -> String {
 }
 
 /// An object with one more member in front.
-fn with_first(object: &str, name: &str, value: &str) -> String {
+pub(super) fn with_first(object: &str, name: &str, value: &str) -> String {
     let rest = object.trim_start().strip_prefix('{').unwrap_or("}").trim_start();
     let comma = if rest.starts_with('}') { "" } else { "," };
     format!(r#"{{"{name}":{value}{comma}{rest}"#)

@@ -167,7 +167,8 @@ fn what_is_wrong_with_one_server_leaves_the_others_usable() {
     assert_eq!(named, ["bad", "unset"]);
     assert!(FleetConfig::load(&path).is_err());
     // What concerns the file is an error all the same.
-    for text in ["{", "{}", r#"{ "mcp-reconnect": { "max_dials": 0 }, "mcpServers": { "good": { "command": "x" } } }"#] {
+    for text in ["{", "{}", r#"{ "mcp-reconnect": { "max_dials": 0 }, "mcpServers": { "good": { "command": "x" } } }"#]
+    {
         let errors = load(text).unwrap_err();
         assert!(errors.problems.iter().all(|problem| problem.server.is_none()), "{text}: {errors}");
     }

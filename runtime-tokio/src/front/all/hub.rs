@@ -1,0 +1,219 @@
+//! Reads what the host says, and sees to it that each request is answered once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use super::member::Member;
+use super::route::Routes;
+use super::{FrontAll, FrontAllOptions};
+use crate::era::Era;
+use crate::frame::{self, Frame, Object, excerpt, member};
+use crate::front::asks::{Answer, Asks};
+use crate::front::changes::Kind;
+use crate::front::control::Subject;
+use crate::front::dispatch::{INVALID_REQUEST, MAX_OPEN, METHOD_NOT_FOUND, PARSE_ERROR, opening};
+use crate::front::outbox::Outbox;
+
+/// What the parts of a host's session share.
+pub(super) struct Hub {
+    pub(super) options: FrontAllOptions,
+    /// In the order of their names.
+    pub(super) members: Vec<Member>,
+    disabled: Vec<Arc<str>>,
+    pub(super) outbox: Outbox,
+    pub(super) asks: Asks,
+    pub(super) routes: Routes,
+    /// The host's era, and the version that it asked for, since its first message.
+    pub(super) begun: OnceLock<(Era, Box<str>)>,
+    /// Cancelled when the host may be told and asked what it has not asked for.
+    pub(super) greeted: CancellationToken,
+    /// The host's requests under way, by their ids as it wrote them.
+    open: Mutex<BTreeMap<Box<str>, AbortHandle>>,
+    pub(super) tasks: TaskTracker,
+}
+
+impl Hub {
+    /// Serves the host until it has said all, or is told to stop; then nothing of any server is left.
+    pub(super) async fn run(
+        all: FrontAll,
+        mut said: mpsc::Receiver<Box<str>>,
+        told: mpsc::Sender<Box<str>>,
+        stop: CancellationToken,
+    ) {
+        let host_gone = told.clone();
+        let (outbox, carry) = Outbox::new(told);
+        let tasks = TaskTracker::new();
+        tasks.spawn(carry.in_current_span());
+        let ending = stop.child_token();
+        // When this is dropped before its end, so are the servers.
+        let _ending = ending.clone().drop_guard();
+        let (mut members, mut heard) = (Vec::new(), Vec::new());
+        for server in all.servers {
+            let (member, carry, from_front, session) = Member::open(server, ending.clone());
+            tasks.spawn(session.in_current_span());
+            tasks.spawn(carry);
+            members.push(member);
+            heard.push(from_front);
+        }
+        let hub = Arc::new(Self {
+            asks: Asks::new(outbox.clone()),
+            outbox,
+            options: all.options,
+            members,
+            disabled: all.disabled,
+            routes: Routes::default(),
+            begun: OnceLock::new(),
+            greeted: CancellationToken::new(),
+            open: Mutex::default(),
+            tasks: tasks.clone(),
+        });
+        for (index, from_front) in heard.into_iter().enumerate() {
+            tasks.spawn(hub.clone().hear(index, from_front).in_current_span());
+        }
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = host_gone.closed() => break,
+                frame = said.recv() => frame,
+            };
+            let Some(frame) = frame else { break };
+            hub.take(&frame).await;
+        }
+        drop(host_gone);
+        for open in std::mem::take(&mut *hub.open()).into_values() {
+            open.abort();
+        }
+        ending.cancel();
+        drop(hub);
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    async fn refuse(&self, id: &RawValue, code: i32, why: &str) {
+        self.outbox.owe(frame::error(id, code, why)).await;
+    }
+
+    async fn take(self: &Arc<Self>, text: &str) {
+        match Frame::parse(text) {
+            Frame::Response { id, outcome } => {
+                self.asks.answer(id, outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned));
+            }
+            Frame::Notification { method, params } => self.note(&method, params),
+            Frame::Request { id, method, params } => {
+                if method == "ping" {
+                    return self.outbox.owe(frame::result(id, "{}")).await;
+                }
+                if self.begun.get().is_none()
+                    && let Err((code, why)) = self.begin(&method, params)
+                {
+                    return self.refuse(id, code, &why).await;
+                } else if self.open().contains_key(id.get()) {
+                    return self.refuse(id, INVALID_REQUEST, "a request with this id is open").await;
+                } else if self.open().len() >= MAX_OPEN {
+                    return self.refuse(id, INVALID_REQUEST, "too many requests are open").await;
+                }
+                self.serve(id, &method, params);
+            }
+            Frame::Unreadable(why) => {
+                tracing::warn!("the host's message cannot be read: {why}");
+                let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
+                let code = if is_json { INVALID_REQUEST } else { PARSE_ERROR };
+                self.refuse(RawValue::NULL, code, &format!("no JSON-RPC message: {}", excerpt(text))).await;
+            }
+        }
+    }
+
+    fn begin(&self, method: &str, params: Option<&RawValue>) -> Result<(), (i32, String)> {
+        let (era, client) = opening(method, params)?;
+        if era == Era::Modern {
+            // It asks for what it wants to be told.
+            self.greeted.cancel();
+        }
+        drop(self.begun.set((era, client.version().as_str().into()))); // by this loop alone
+        Ok(())
+    }
+
+    fn serve(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) {
+        let (hub, key) = (self.clone(), Box::<str>::from(id.get()));
+        let (id, method, params) = (id.to_owned(), method.to_owned(), params.map(ToOwned::to_owned));
+        // The task may be through before it is noted here.
+        let mut open = self.open();
+        let answering = async move {
+            let answer = hub.answer_of(&id, &method, params.as_deref()).await;
+            // From here on a cancellation comes too late, and the id may be used again.
+            hub.open().remove(id.get());
+            let frame = match &answer {
+                Ok(result) => frame::result(&id, result.get()),
+                Err(error) => frame::error_raw(&id, error.get()),
+            };
+            hub.outbox.owe(frame).await;
+            if method == "initialize" && answer.is_ok() {
+                hub.greeted.cancel();
+            }
+        };
+        open.insert(key, self.tasks.spawn(answering.in_current_span()).abort_handle());
+    }
+
+    async fn answer_of(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
+        match method {
+            "initialize" | "server/discover" => self.greet(method, params).await,
+            "subscriptions/listen" => self.listen(id, params).await,
+            "tools/call" => self.call(params).await,
+            "prompts/get" => self.prompt(params).await,
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => self.resource(method, params).await,
+            "completion/complete" => self.complete(params).await,
+            "logging/setLevel" => self.set_level(params).await,
+            _ => match Kind::of_list(method) {
+                Some(kind) => self.list(kind, method, params).await,
+                None => Err(unknown_method(method)),
+            },
+        }
+    }
+
+    fn note(&self, method: &str, params: Option<&RawValue>) {
+        let Object(members) = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
+        match method {
+            "notifications/cancelled" => {
+                if let Some(id) = member(&members, "requestId")
+                    && let Some(open) = self.open().remove(id.get())
+                {
+                    // The request is dropped, which tells the server under the id that it knows.
+                    open.abort();
+                }
+            }
+            "notifications/progress" => {
+                let token = member(&members, "progressToken").map(RawValue::get);
+                for to in self.members.iter().filter(|to| to.waits_for_progress(token)) {
+                    to.tell(method, params);
+                }
+            }
+            _ => self.members.iter().for_each(|to| to.tell(method, params)),
+        }
+    }
+
+    /// What the front's own tools are about.
+    pub(super) fn subjects(&self) -> Vec<Subject> {
+        let of =
+            |member: &Member| Subject { name: member.name.clone(), connection: member.connection(), enabled: true };
+        let disabled =
+            self.disabled.iter().map(|name| Subject { name: name.clone(), connection: None, enabled: false });
+        self.members.iter().map(of).chain(disabled).collect()
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<Box<str>, AbortHandle>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The refusal of a method that no server has.
+pub(super) fn unknown_method(method: &str) -> Box<RawValue> {
+    frame::error_body(METHOD_NOT_FOUND, &format!("no server here knows `{method}`"), None)
+}
