@@ -41,6 +41,7 @@ use crate::call::CallOptions;
 use crate::config::ToolFilter;
 pub use all::{FrontAll, FrontAllOptions};
 use dispatch::Session;
+use status::Seat;
 pub use status::{FrontSnapshot, FrontStatus, HostStatus};
 
 /// How many messages of a host wait before it has to.
@@ -99,19 +100,24 @@ pub struct HostEnd {
 pub struct Front {
     upstream: Builder,
     options: FrontOptions,
-    status: FrontStatus,
+    seat: Seat,
 }
 
 impl Front {
     /// A front for the server of this connection, which is begun with the host's first message. Its handler and its era
     /// are the front's to set.
     pub fn new(upstream: Builder, options: FrontOptions) -> Self {
-        Self { upstream, options, status: FrontStatus::default() }
+        Self { upstream, options, seat: Seat::default() }
+    }
+
+    /// What it calls itself where the server has not said who it is.
+    pub fn name(&self) -> &Arc<str> {
+        &self.options.name
     }
 
     /// Tells at any time how it stands.
     pub fn status(&self) -> FrontStatus {
-        self.status.clone()
+        FrontStatus::of(vec![self.seat.clone()])
     }
 
     /// The host's end, and the session, which runs as long as it is polled.

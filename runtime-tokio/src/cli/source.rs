@@ -72,6 +72,25 @@ impl ConfigArgs {
 }
 
 impl ConfigArgs {
+    /// The servers of the config that is meant, as it is now, that nothing is wrong with. What there is to say is told on
+    /// stderr.
+    ///
+    /// # Errors
+    ///
+    /// The exit status, when it was told what is wrong with the file as a whole.
+    pub(super) fn load_usable(&self) -> Result<(PathBuf, FleetConfig), u8> {
+        let path = self.path()?;
+        let (parsed, left_out) = FleetConfig::load_usable(&path).map_err(|errors| {
+            tell_errors(&errors);
+            WRONG
+        })?;
+        tell_warnings(&parsed.warnings);
+        for problem in left_out {
+            anstream::eprintln!("left out: {}", printable(&problem.to_string()));
+        }
+        Ok((path, parsed.config))
+    }
+
     /// This server of the config that is meant, as it is now, whatever is wrong with the others. What there is to say of
     /// it is told on stderr.
     ///

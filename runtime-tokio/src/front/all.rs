@@ -28,7 +28,7 @@ use mcp_reconnect_core::DialGate;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Front, FrontOptions, HOST_CAPACITY, HostEnd};
+use super::{Front, FrontOptions, FrontStatus, HOST_CAPACITY, HostEnd};
 use crate::config::{Connect, FleetConfig, ServerConfig, ToolFilter};
 use crate::fleet::ToolNaming;
 use crate::gate::{DialQueue, Entrance, tenancy};
@@ -102,6 +102,16 @@ impl FrontAll {
             servers.push(Server { name: name.into(), tools: server.tools, front });
         }
         Self { options, servers, disabled }
+    }
+
+    /// What it calls itself.
+    pub fn name(&self) -> &Arc<str> {
+        &self.options.name
+    }
+
+    /// Tells at any time how it stands.
+    pub fn status(&self) -> FrontStatus {
+        FrontStatus::of(self.servers.iter().map(|server| server.front.seat.clone()).collect())
     }
 
     /// The host's end, and the session, which runs as long as it is polled; as [`Front::open`].

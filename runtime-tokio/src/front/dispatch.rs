@@ -84,7 +84,7 @@ impl Session {
         told: mpsc::Sender<Box<str>>,
         stop: CancellationToken,
     ) {
-        let Front { upstream, options, status } = front;
+        let Front { upstream, options, seat } = front;
         let host_gone = told.clone();
         let (outbox, carry) = Outbox::new(told);
         let carrying = tokio::spawn(carry);
@@ -102,7 +102,7 @@ impl Session {
             owed: Arc::new(Semaphore::new(MAX_WAITING)),
             noted: Arc::new(Semaphore::new(MAX_WAITING)),
         });
-        status.watch(&session);
+        seat.take(&session);
         let session = Running(session);
         let mut builder = Some(upstream);
         loop {

@@ -11,7 +11,11 @@ use crate::status::ServerStatus;
 
 /// Tells how a front stands. Cheap to clone; keeps nothing alive.
 #[derive(Clone, Default)]
-pub struct FrontStatus(Arc<OnceLock<Weak<Session>>>);
+pub struct FrontStatus(Vec<Seat>);
+
+/// Where a front puts its session, once it is open.
+#[derive(Clone, Default)]
+pub(super) struct Seat(Arc<OnceLock<Weak<Session>>>);
 
 /// How a front stands at one moment.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -38,34 +42,50 @@ pub struct HostStatus {
 }
 
 impl FrontStatus {
+    /// Of a front for each of these.
+    pub(super) fn of(seats: Vec<Seat>) -> Self {
+        Self(seats)
+    }
+
     /// How it stands now.
     pub fn snapshot(&self) -> FrontSnapshot {
-        let Some(session) = self.0.get().and_then(Weak::upgrade) else { return FrontSnapshot::default() };
-        let upstream = session.upstream();
-        FrontSnapshot {
-            host: HostStatus {
-                era: upstream.map(|upstream| upstream.era),
-                version: upstream.map(|upstream| upstream.version.clone()),
-                open: session.open_requests(),
-                asked: session.asks.open(),
-            },
-            servers: upstream.iter().map(|upstream| upstream.connection.status()).collect(),
+        let mut snapshot = FrontSnapshot::default();
+        for session in self.0.iter().filter_map(Seat::session) {
+            let upstream = session.upstream();
+            let host = &mut snapshot.host;
+            host.era = host.era.or(upstream.map(|upstream| upstream.era));
+            host.version = host.version.take().or_else(|| upstream.map(|upstream| upstream.version.clone()));
+            host.open += session.open_requests();
+            host.asked += session.asks.open();
+            snapshot.servers.extend(upstream.map(|upstream| upstream.connection.status()));
         }
+        snapshot
     }
+}
 
+impl Seat {
     /// The connection, once the host has begun.
     pub(super) fn connection(&self) -> Option<Connection> {
-        let session = self.0.get().and_then(Weak::upgrade)?;
-        session.upstream().map(|upstream| upstream.connection.clone())
+        self.session()?.upstream().map(|upstream| upstream.connection.clone())
     }
 
-    pub(super) fn watch(&self, session: &Arc<Session>) {
+    pub(super) fn take(&self, session: &Arc<Session>) {
         drop(self.0.set(Arc::downgrade(session))); // there is one session
+    }
+
+    fn session(&self) -> Option<Arc<Session>> {
+        self.0.get().and_then(Weak::upgrade)
     }
 }
 
 impl std::fmt::Debug for FrontStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("FrontStatus").field(&self.snapshot()).finish()
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("taken", &self.0.get().is_some()).finish()
     }
 }

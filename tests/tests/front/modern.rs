@@ -83,7 +83,7 @@ async fn a_legacy_server_is_discovered_by_the_front() {
 
 #[tokio::test(start_paused = true)]
 async fn the_context_is_taken_out_and_nothing_else() {
-    let (mut host, _stage, mut far, greeting) = legacy("{}").await;
+    let (host, _stage, mut far, greeting) = legacy("{}").await;
     assert_eq!(greeting["capabilities"], json!({}), "it cannot be asked for what it has");
     assert_eq!(greeting["clientInfo"], json!({ "name": "host", "version": "1" }));
     let context = MODERN.trim_matches(['{', '}']);

@@ -83,7 +83,7 @@ async fn what_the_host_tells_is_for_all_but_progress() {
     host.tell("notifications/roots/list_changed", json!({})).await;
     host.tell("notifications/progress", json!({ "progressToken": 7, "progress": 1 })).await;
     for server in [&a, &b] {
-        let mut watch = server.watch();
+        let watch = server.watch();
         watch.wait_until(|ledger| ledger.notifications("notifications/roots/list_changed") == 1).await;
     }
     assert_eq!(host.call("b__echo", "x").await, "x");

@@ -62,7 +62,7 @@ async fn a_server_that_falls_silent_keeps_no_list_up() {
     for _ in 0..2_000 {
         host.tell("notifications/roots/list_changed", json!({})).await;
     }
-    let mut watch = fine.watch();
+    let watch = fine.watch();
     watch.wait_until(|ledger| ledger.notifications("notifications/roots/list_changed") >= 1_000).await;
     assert_eq!(host.call("fine__echo", "2").await, "2");
     host.leave().await;
@@ -125,7 +125,7 @@ async fn a_session_that_is_dropped_leaves_nothing() {
     let host = Host::greeted(config(&[("a", &a), ("b", &b)])).await;
     host.served.abort();
     for server in [&a, &b] {
-        let mut watch = server.watch();
+        let watch = server.watch();
         watch.wait_until(|ledger| ledger.live_links() == 0).await;
     }
 }

@@ -102,7 +102,7 @@ async fn a_log_level_is_everybodys() {
     assert!(began.elapsed() <= secs(5), "nobody waits for one that is not there");
     assert_eq!((a.ledger().requests("logging/setLevel"), b.ledger().requests("logging/setLevel")), (1, 0));
     // One that comes late gets it as well.
-    let mut ledger = c.watch();
+    let ledger = c.watch();
     let later = ledger.wait_until(|ledger| ledger.requests("logging/setLevel") > 0);
     tokio::time::timeout(Duration::from_secs(3_600), later).await.expect("the level was forgotten");
 }
@@ -127,7 +127,7 @@ async fn a_cancellation_follows_its_request_and_progress_comes_back() {
         assert_eq!(host.told("notifications/progress").await["params"]["progressToken"], "mine");
     }
     host.tell("notifications/cancelled", json!({ "requestId": id })).await;
-    let mut watch = a.watch();
+    let watch = a.watch();
     watch.wait_until(|ledger| !ledger.cancelled().is_empty()).await;
     assert_eq!((a.ledger().cancelled().len(), b.ledger().cancelled().len()), (1, 0));
     // The id may be used again, and is not answered twice.

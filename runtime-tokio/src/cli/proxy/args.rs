@@ -1,5 +1,6 @@
 //! What a front is told on the command line.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -7,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use mcp_reconnect::Builder;
-use mcp_reconnect::config::{Endpoint, Http, ServerConfig, Stdio};
+use mcp_reconnect::CallOptions;
+use mcp_reconnect::config::{CataloguePolicy, Connect, Endpoint, Http, ServerConfig, Stdio};
 use mcp_reconnect::core::ConfigBuilder;
 use mcp_reconnect::core::replay::Replay;
-use mcp_reconnect::front::{FrontOptions, FrontStatus};
+use mcp_reconnect::front::{Front, FrontAll, FrontAllOptions, FrontOptions, FrontStatus};
 
 use super::pipes::MESSAGE_LIMIT;
 use super::socket::StatusSocket;
-use crate::source::{self, ConfigArgs, Source, WRONG, known, shown};
+use crate::source::{self, ConfigArgs, WRONG, known, shown};
 use crate::text::printable;
 
 const HELP: &str = "\
@@ -34,7 +35,7 @@ No fault of the server ends the host's session. Stdout is the protocol's; the lo
 /// Serve a host on stdin and stdout, in front of a server that may come and go
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
-#[command(group = clap::ArgGroup::new("upstream").required(true).args(["command", "url", "server"]))]
+#[command(group = clap::ArgGroup::new("upstream").required(true).args(["command", "url", "server", "all"]))]
 pub(crate) struct ProxyArgs {
     /// The server's command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
@@ -48,6 +49,9 @@ pub(crate) struct ProxyArgs {
     /// The server of this name in the config
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
+    /// Every enabled server of the config; their tools are called `server__tool`
+    #[arg(long, conflicts_with_all = ["name", "cache", "record"])]
+    all: bool,
     #[command(flatten)]
     config: ConfigArgs,
     /// What the server is called in messages and the log [default: its name in the config, else its command or host]
@@ -56,15 +60,19 @@ pub(crate) struct ProxyArgs {
     /// How long the host's first requests wait for a server that is not there yet
     #[arg(long, value_name = "DURATION", value_parser = source::duration, default_value = "5s")]
     start_wait: Duration,
-    /// How long a call waits for a server that is not there
-    #[arg(long, value_name = "DURATION", value_parser = source::duration, default_value = "30s")]
-    max_wait: Duration,
-    /// How long a silent server may hold a call that can be sent again before it is given up
-    #[arg(long, value_name = "DURATION", value_parser = source::duration, default_value = "25s")]
-    hung_after: Duration,
-    /// Which calls may be sent again when a session has failed under them
-    #[arg(long, value_enum, default_value_t = ReplayArg::Annotated)]
-    replay: ReplayArg,
+    /// How long a call waits for a server that is not there [default: what its config says, else 30s]
+    #[arg(long, value_name = "DURATION", value_parser = source::duration)]
+    max_wait: Option<Duration>,
+    /// How long a silent server may hold a call that can be sent again before it is given up [default: 25s]
+    #[arg(long, value_name = "DURATION", value_parser = source::duration)]
+    hung_after: Option<Duration>,
+    /// Which calls may be sent again when a session has failed under them [default: what its config says, else
+    /// annotated]
+    #[arg(long, value_enum)]
+    replay: Option<ReplayArg>,
+    /// Add two tools by which a model sees how the connection stands, and tries to have it back
+    #[arg(long)]
+    control_tools: bool,
     /// Where what the server says of itself is kept for the next start [default: in the user's cache folder]
     #[arg(long, value_name = "FILE")]
     cache: Option<PathBuf>,
@@ -112,35 +120,72 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// behind the front.
 const CLOSE: [Duration; 3] = [Duration::from_millis(1_500), Duration::from_millis(1_500), Duration::from_millis(500)];
 
+/// What is served.
+pub(super) enum Served {
+    One(Front),
+    All(FrontAll),
+}
+
 impl ProxyArgs {
-    /// The server and how to serve.
+    /// What to serve, and how.
     ///
     /// # Errors
     ///
     /// The exit status, when what is wrong was told.
-    pub(super) fn front(&self) -> Result<(Builder, FrontOptions), u8> {
+    pub(super) fn served(&self) -> Result<Served, u8> {
+        if self.all { self.every_server().map(Served::All) } else { self.one_server().map(Served::One) }
+    }
+
+    fn one_server(&self) -> Result<Front, u8> {
         let (name, mut server) = self.upstream()?;
         let name = self.name.clone().unwrap_or(name);
-        let defaults = ServerConfig::new(server.endpoint.clone()).machine;
-        if (server.machine.keepalive(), server.machine.ping_timeout())
-            == (defaults.keepalive(), defaults.ping_timeout())
-        {
-            let prompt = ConfigBuilder::from(server.machine).keepalive(KEEPALIVE).ping_timeout(PING_TIMEOUT);
-            server.machine = prompt.build().unwrap_or(server.machine);
-        }
-        for_host(&mut server.endpoint);
-        let mut options = FrontOptions::default();
-        options.start_wait = self.start_wait;
-        options.calls.max_wait = self.max_wait;
-        options.calls.hung_after = Some(self.hung_after);
-        options.calls.replay = self.replay.into();
-        options.cache = self.cache(&name, &server)?;
-        options.name = name.as_str().into();
-        let mut builder = server.builder(&name);
+        prepare(&name, &mut server);
+        let options = self.options(&name, &server)?;
+        let mut builder = server.builder(&name).connect(Connect::Eager);
         if let Some(path) = &self.record {
             builder = builder.record(File::create(path).map_err(|error| unusable(path, "--record <FILE>", &error))?);
         }
-        Ok((builder, options))
+        Ok(Front::new(builder, options))
+    }
+
+    fn every_server(&self) -> Result<FrontAll, u8> {
+        let (path, mut config) = self.config.load_usable()?;
+        if !config.servers.values().any(|server| server.enabled) {
+            return Err(wrong(&format!("{}: no server is enabled: {}", shown(&path), known(&config))));
+        }
+        for (name, server) in config.servers.iter_mut().filter(|(_, server)| server.enabled) {
+            prepare(name, server);
+        }
+        let mut options = FrontAllOptions::default();
+        options.start_wait = self.start_wait;
+        options.control_tools = self.control_tools;
+        let mut each = BTreeMap::new();
+        for (name, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
+            each.insert(name.clone(), self.options(name, server)?);
+        }
+        Ok(FrontAll::new(config, options, |name, _| each.remove(name).unwrap_or_default()))
+    }
+
+    /// How the front of one server behaves: as the command line says, else its config.
+    fn options(&self, name: &str, server: &ServerConfig) -> Result<FrontOptions, u8> {
+        let mut options = FrontOptions::default();
+        options.name = name.into();
+        options.start_wait = self.start_wait;
+        options.tools = server.tools.clone();
+        options.control_tools = self.control_tools;
+        options.cache = self.cache(name, server)?;
+        let (calls, configured, usual) = (&mut options.calls, server.calls, CallOptions::default());
+        if configured.timeout != usual.timeout {
+            calls.timeout = configured.timeout;
+        }
+        if configured.max_wait != usual.max_wait {
+            calls.max_wait = configured.max_wait;
+        }
+        calls.max_timeout = configured.max_timeout;
+        calls.replay = self.replay.map_or(configured.replay, Into::into);
+        calls.max_wait = self.max_wait.unwrap_or(calls.max_wait);
+        calls.hung_after = self.hung_after.or(configured.hung_after).or(calls.hung_after);
+        Ok(options)
     }
 
     fn upstream(&self) -> Result<(String, ServerConfig), u8> {
@@ -160,15 +205,9 @@ impl ProxyArgs {
         if let Some(url) = &self.url {
             return Ok((host(url).to_owned(), ServerConfig::new(Endpoint::Http(self.http(url)?))));
         }
-        let Source { path, parsed } = self.config.load()?;
+        // Who names a server wants it, whether the config's other users do or not.
         let name = self.server.clone().unwrap_or_default();
-        match parsed.config.servers.get(name.as_str()) {
-            Some(server) => Ok((name, server.clone())),
-            None => {
-                let known = known(&parsed.config);
-                Err(wrong(&format!("{}: no server `{}`: {known}", shown(&path), printable(&name))))
-            }
-        }
+        self.config.load_server(&name).map(|server| (name, server))
     }
 
     fn http(&self, url: &str) -> Result<Http, u8> {
@@ -267,6 +306,19 @@ fn host(url: &str) -> &str {
 
 fn unusable(path: &Path, option: &str, error: &std::io::Error) -> u8 {
     wrong(&format!("invalid value '{}' for '{option}': {error}", shown(path)))
+}
+
+/// What is different for a server behind a front.
+fn prepare(name: &str, server: &mut ServerConfig) {
+    let defaults = ServerConfig::new(server.endpoint.clone()).machine;
+    if (server.machine.keepalive(), server.machine.ping_timeout()) == (defaults.keepalive(), defaults.ping_timeout()) {
+        let prompt = ConfigBuilder::from(server.machine).keepalive(KEEPALIVE).ping_timeout(PING_TIMEOUT);
+        server.machine = prompt.build().unwrap_or(server.machine);
+    }
+    for_host(&mut server.endpoint);
+    if server.on_change != CataloguePolicy::Accept {
+        anstream::eprintln!("warning: server `{}`: a front offers tools that change as they are", printable(name));
+    }
 }
 
 fn wrong(why: &str) -> u8 {

@@ -4,14 +4,15 @@ mod args;
 mod pipes;
 pub(crate) mod socket;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
-use mcp_reconnect::front::Front;
 use tokio_util::sync::CancellationToken;
 
 use super::log;
 use super::signals::Signals;
 pub(crate) use args::ProxyArgs;
+use args::Served;
 use pipes::Pipes;
 
 impl ProxyArgs {
@@ -22,8 +23,8 @@ impl ProxyArgs {
 }
 
 pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
-    let (upstream, options) = match args.front() {
-        Ok(front) => front,
+    let served = match args.served() {
+        Ok(served) => served,
         Err(status) => return ExitCode::from(status),
     };
     let mut signals = match Signals::new() {
@@ -33,15 +34,26 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let name = options.name.clone();
-    let front = Front::new(upstream, options);
+    let (name, standing) = match &served {
+        Served::One(front) => (front.name(), front.status()),
+        Served::All(front) => (front.name(), front.status()),
+    };
     // Removed when this function returns.
-    let _socket = match args.status_socket(&name, front.status()) {
+    let _socket = match args.status_socket(name, standing) {
         Ok(socket) => socket,
         Err(status) => return ExitCode::from(status),
     };
     let stop = CancellationToken::new();
-    let (host, session) = front.open(stop.clone());
+    let (host, mut session): (_, Pin<Box<dyn Future<Output = ()>>>) = match served {
+        Served::One(front) => {
+            let (host, session) = front.open(stop.clone());
+            (host, Box::pin(session))
+        }
+        Served::All(front) => {
+            let (host, session) = front.open(stop.clone());
+            (host, Box::pin(session))
+        }
+    };
     let mut pipes = Pipes::connect(host);
     let told_to_end = async {
         let ended = async {
@@ -55,7 +67,6 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
             () = ended => 0,
         }
     };
-    tokio::pin!(session);
     let status = tokio::select! {
         biased;
         status = told_to_end => {

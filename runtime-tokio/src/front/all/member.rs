@@ -15,8 +15,9 @@ use crate::catalogue::Catalogue;
 use crate::config::ToolFilter;
 use crate::connection::Connection;
 use crate::frame::{self, Object, id_number, member};
+use crate::front::HostEnd;
 use crate::front::asks::Answer;
-use crate::front::{FrontStatus, HostEnd};
+use crate::front::status::Seat;
 use crate::mailbox::{Mailbox, MailboxReader, mailbox};
 use crate::relay::TakenBack;
 
@@ -24,7 +25,7 @@ use crate::relay::TakenBack;
 pub(super) struct Member {
     pub(super) name: Arc<str>,
     pub(super) tools: ToolFilter,
-    status: FrontStatus,
+    seat: Seat,
     /// A front that takes nothing in must not hold up what is for others.
     mailbox: Mailbox,
     next: AtomicU64,
@@ -52,13 +53,13 @@ impl Member {
         Server { name, tools, front }: Server,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send, mpsc::Receiver<Box<str>>, impl Future<Output = ()> + Send) {
-        let status = front.status();
+        let seat = front.seat.clone();
         let (HostEnd { to_front, from_front }, session) = front.open(stop);
         let (mailbox, reader) = mailbox();
         let member = Self {
             name,
             tools,
-            status,
+            seat,
             mailbox,
             next: AtomicU64::new(0),
             open: Mutex::new(Some(HashMap::new())),
@@ -71,7 +72,7 @@ impl Member {
 
     /// Its connection, once the host has begun.
     pub(super) fn connection(&self) -> Option<Connection> {
-        self.status.connection()
+        self.seat.connection()
     }
 
     /// Whether it has a session.
