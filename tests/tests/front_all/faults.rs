@@ -141,3 +141,19 @@ async fn without_a_server_there_is_a_session() {
     assert_eq!(server.ledger().spawns(), 0);
     host.leave().await;
 }
+
+/// A host that does not read keeps nothing from its end.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_never_reads_can_be_ended() {
+    let (a, b) = (memory(""), memory(""));
+    let mut host = Host::greeted(config(&[("a", &a), ("b", &b)])).await;
+    let flood = async {
+        for id in 10_000.. {
+            host.say(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" }).to_string()).await;
+        }
+    };
+    drop(tokio::time::timeout(secs(10), flood).await);
+    host.stop.cancel();
+    tokio::time::timeout(secs(60), &mut host.served).await.expect("it ends").unwrap();
+    assert_eq!((a.ledger().live_links(), b.ledger().live_links()), (0, 0));
+}

@@ -63,15 +63,15 @@ async fn resources_go_by_list_then_template_then_in_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_is_ended_where_it_began() {
-    let (a, b) = (memory("resources r:///a"), memory("resources r:///b"));
+    let (a, b) = (memory("resources r:///a\nresources/subscribe error -32002 \"none\""), memory("resources r:///b"));
     let mut host = Host::greeted(config(&[("a", &a), ("b", &b)])).await;
     for method in ["resources/subscribe", "resources/unsubscribe"] {
-        assert_eq!(host.ask(method, json!({ "uri": "r:///b" })).await["result"], json!({}));
+        assert_eq!(host.ask(method, json!({ "uri": "not:listed" })).await["result"], json!({}));
     }
     let of = |server: &FakeServer| {
         ["resources/subscribe", "resources/unsubscribe"].map(|method| server.ledger().requests(method))
     };
-    assert_eq!((of(&a), of(&b)), ([0, 0], [1, 1]));
+    assert_eq!((of(&a), of(&b)), ([1, 0], [1, 1]));
 }
 
 #[tokio::test(start_paused = true)]

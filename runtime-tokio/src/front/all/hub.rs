@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -20,6 +22,9 @@ use crate::front::changes::Kind;
 use crate::front::control::Subject;
 use crate::front::dispatch::{INVALID_REQUEST, MAX_OPEN, METHOD_NOT_FOUND, PARSE_ERROR, opening};
 use crate::front::outbox::Outbox;
+
+/// How long the last messages may wait for the host.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the parts of a host's session share.
 pub(super) struct Hub {
@@ -50,7 +55,7 @@ impl Hub {
         let host_gone = told.clone();
         let (outbox, carry) = Outbox::new(told);
         let tasks = TaskTracker::new();
-        tasks.spawn(carry.in_current_span());
+        let carrying = tokio::spawn(carry.in_current_span());
         let ending = stop.child_token();
         // When this is dropped before its end, so are the servers.
         let _ending = ending.clone().drop_guard();
@@ -85,7 +90,13 @@ impl Hub {
                 frame = said.recv() => frame,
             };
             let Some(frame) = frame else { break };
-            hub.take(&frame).await;
+            // It may wait for a host that does not read.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = host_gone.closed() => break,
+                () = hub.take(&frame) => {}
+            }
         }
         drop(host_gone);
         for open in std::mem::take(&mut *hub.open()).into_values() {
@@ -95,6 +106,10 @@ impl Hub {
         drop(hub);
         tasks.close();
         tasks.wait().await;
+        let flushing = carrying.abort_handle();
+        if timeout(FLUSH_TIMEOUT, carrying).await.is_err() {
+            flushing.abort();
+        }
     }
 
     async fn refuse(&self, id: &RawValue, code: i32, why: &str) {
