@@ -5,4 +5,6 @@ pub mod drivers;
 pub mod fake;
 pub mod link;
 pub mod model;
+#[cfg(target_os = "linux")]
+pub mod soak;
 pub mod storm;

@@ -8,7 +8,7 @@
 //! Everything is drawn from a seed and counted in whole nanoseconds: the same run gives the same figures, everywhere.
 
 mod agenda;
-mod dice;
+pub(crate) mod dice;
 mod entrance;
 mod figures;
 mod herd;

@@ -32,6 +32,8 @@ mod lifetime;
 mod model;
 mod proxy;
 mod seeds;
+#[cfg(target_os = "linux")]
+mod soak;
 mod state;
 mod status;
 mod storm;

@@ -1,5 +1,5 @@
-//! `fake-server --script FILE --ledger FILE [--notify SOCKET] [--http PORT]`: plays a script as an MCP server over
-//! stdio or HTTP.
+//! `fake-server --script FILE --ledger FILE [--notify SOCKET] [--http PORT] [--alone FILE]`: plays a script as an
+//! MCP server over stdio or HTTP.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,8 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use mcp_reconnect_tests::fake::{
-    Exit, Grandchild, Host, Inbound, Output, Route, Script, Signal, SpawnClaim, serve, serve_http,
+    Event, Exit, Grandchild, Host, Inbound, Output, Route, Script, Signal, SpawnClaim, serve, serve_http,
 };
+use rustix::fs::FlockOperation;
+use rustix::io::{Errno, FdFlags};
 use rustix::process::Signal as OsSignal;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
@@ -50,6 +52,7 @@ async fn run(args: impl Iterator<Item = OsString>) -> io::Result<Exit> {
     let mut required = |name: &str| options.remove(name).ok_or_else(|| invalid(format!("{name} is missing")));
     let (script, ledger) = (required("--script")?, required("--ledger")?);
     let notify = options.remove("--notify");
+    let alone = options.remove("--alone").map(alone).transpose()?;
     let listener = match options.remove("--http") {
         Some(port) => {
             let port = port.to_str().and_then(|port| port.parse().ok());
@@ -69,6 +72,9 @@ async fn run(args: impl Iterator<Item = OsString>) -> io::Result<Exit> {
     let claim = SpawnClaim::new(&ledger)?;
     let plan = script.plan(claim.spawn(), claim.since_first());
     let writer = claim.record(notify.as_deref())?;
+    if let Some((_, false)) = alone {
+        writer.record(Event::Crowded)?;
+    }
     if let Some(listener) = listener {
         cap(); // nothing ends it but a signal or its script
         println!("{}", listener.local_addr()?.port());
@@ -82,11 +88,24 @@ async fn run(args: impl Iterator<Item = OsString>) -> io::Result<Exit> {
     Ok(serve(plan, writer, Inbound { frames, signals }, Arc::new(host)).await)
 }
 
+/// Whether nobody held the lock of this file. Grandchildren inherit it, so that it stands for the whole tree.
+fn alone(path: PathBuf) -> io::Result<(File, bool)> {
+    let file = File::options().write(true).create(true).truncate(false).open(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            rustix::io::fcntl_setfd(&file, FdFlags::empty())?;
+            Ok((file, true))
+        }
+        Err(Errno::WOULDBLOCK) => Ok((file, false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn options(mut args: impl Iterator<Item = OsString>) -> io::Result<BTreeMap<String, PathBuf>> {
     let mut options = BTreeMap::new();
     while let Some(name) = args.next() {
         let name = name.to_string_lossy().into_owned();
-        if !["--script", "--ledger", "--notify", "--http"].contains(&&*name) {
+        if !["--script", "--ledger", "--notify", "--http", "--alone"].contains(&&*name) {
             return Err(invalid(format!("unknown option {name}")));
         }
         let value = args.next().ok_or_else(|| invalid(format!("{name} needs a value")))?;

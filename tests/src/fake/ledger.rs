@@ -37,6 +37,8 @@ pub enum Event {
         /// Its process; `None` in memory.
         pid: Option<u32>,
     },
+    /// It was to be alone, and another process of its kind was still there.
+    Crowded,
     /// It started a process of its own.
     Grandchild {
         /// That process.

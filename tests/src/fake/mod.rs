@@ -237,7 +237,9 @@
 //!
 //! # In a process
 //!
-//! `fake-server --script FILE --ledger FILE [--notify SOCKET] [--http PORT]`; [`FakeProcess`] makes the files and the arguments. Many
+//! `fake-server --script FILE --ledger FILE [--notify SOCKET] [--http PORT] [--alone FILE]`; [`FakeProcess`] makes the files and the
+//! arguments. With `--alone` it takes the lock of that file, which it and its grandchildren hold as long as one of them
+//! lives; if it is held already, `crowded` goes to the ledger, and nothing else comes of it. Many
 //! processes share one ledger file: JSON lines, each appended in one write, and the number of a spawn is taken from
 //! the file under its lock. After each line an empty datagram goes to the socket, if one is given, without ever
 //! waiting. With `--http` it listens on this loopback port, or on any for 0, and writes the port as its first line. The

@@ -1,13 +1,13 @@
 /// SplitMix64: the same seed, the same run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(super) const fn roll(&mut self) -> u64 {
+    pub(crate) const fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,16 +16,21 @@ impl Dice {
     }
 
     /// From zero to `most`, both included.
-    pub(super) const fn up_to(&mut self, most: u64) -> u64 {
+    pub(crate) const fn up_to(&mut self, most: u64) -> u64 {
         ((self.roll() as u128 * (most as u128 + 1)) >> 64) as u64
     }
 
     /// True once in `times`.
-    pub(super) const fn once_in(&mut self, times: u64) -> bool {
+    pub(crate) const fn once_in(&mut self, times: u64) -> bool {
         self.up_to(times - 1) == 0
     }
 
-    pub(super) fn one<T: Copy, const N: usize>(&mut self, of: [T; N]) -> T {
-        of[usize::try_from(self.up_to(N as u64 - 1)).unwrap_or(0)]
+    /// Below `count`, which is at least one.
+    pub(crate) fn index(&mut self, count: usize) -> usize {
+        usize::try_from(self.up_to(count as u64 - 1)).unwrap_or(0)
+    }
+
+    pub(crate) fn one<T: Copy, const N: usize>(&mut self, of: [T; N]) -> T {
+        of[self.index(N)]
     }
 }
