@@ -187,7 +187,13 @@ impl<'a> Performance<'a> {
                 Target::Tool(_) | Target::Method(_) => None,
             };
             let repeatable = self.options.replay.verdict(Sent::Maybe, effect, resends, round) == Verdict::Resend;
-            let failure = match self.ask(&session, adapted.as_deref().or(params.as_deref()), repeatable).await? {
+            let asked = match self.ask(&session, adapted.as_deref().or(params.as_deref()), repeatable).await {
+                Ok(asked) => asked,
+                // What became of this sending says nothing of the one before.
+                Err(error) if error.not_run() => return Err(unknown.unwrap_or(error)),
+                Err(error) => return Err(error),
+            };
+            let failure = match asked {
                 Ok(Ok(result)) if self.target.has_rounds() && asks_for_input(&result) => {
                     round += 1;
                     params = Some(Cow::Owned(self.next_round(&session, &result, params.as_deref(), round).await?));

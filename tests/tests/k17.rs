@@ -341,3 +341,24 @@ async fn k17_second_round_of_a_call() {
         assert_eq!(server.ledger().calls("write"), 2, "{end}");
     }
 }
+
+/// The second sending of an annotated call never leaves, because the pipe is full: that says nothing of the first, which
+/// ran.
+#[tokio::test(start_paused = true)]
+async fn k17_a_second_sending_that_never_left_does_not_hide_the_first() {
+    let (server, connection, mut events) =
+        ready("spawn 1:\n call echo commit, delay 5s, exit 1\nspawn 2:\n serial\n call write delay 1h").await;
+    let options = within(secs(20));
+    let call = connection.call_tool_with(tool("echo"), &options);
+    let jam = async {
+        assert_eq!(until_ready(&mut events).await, 2);
+        // More than the link and the pipe hold between them.
+        let jam = (0..300).map(|_| connection.call_tool_with(tool("write"), &options));
+        futures::future::join_all(jam).await
+    };
+    // The jam is asked first.
+    let (_, result) = tokio::join!(biased; jam, call);
+    let error = result.unwrap_err();
+    assert!(!error.not_run(), "{error:?}");
+    assert_eq!((server.ledger().executions("echo"), server.ledger().calls("echo")), (1, 1));
+}
