@@ -207,6 +207,7 @@ impl<H: Host> Turn<'_, H> {
             Action::BadShape => self.result(request, json!({"content": 5, "tools": 5, "protocolVersion": 5})).await,
             Action::Duplicate => {
                 if let Ok(Some(result)) = self.well_behaved(request) {
+                    self.run(); // before the first answer can be seen
                     let first = json!({"jsonrpc": "2.0", "id": request.id, "result": result});
                     self.server.send(self.route, first).await;
                 }
@@ -269,9 +270,7 @@ impl<H: Host> Turn<'_, H> {
 
     /// Answers with a result; a call that gets one has run.
     async fn result(&mut self, request: &Request, result: Value) {
-        if !self.committed {
-            self.execute();
-        }
+        self.run();
         self.settle(json!({"jsonrpc": "2.0", "id": request.id, "result": result})).await;
     }
 
@@ -284,6 +283,13 @@ impl<H: Host> Turn<'_, H> {
             error["data"] = data;
         }
         self.settle(json!({"jsonrpc": "2.0", "id": request.id, "error": error})).await;
+    }
+
+    /// Runs the tool, unless it was run.
+    fn run(&mut self) {
+        if !self.committed {
+            self.execute();
+        }
     }
 
     fn execute(&mut self) {
