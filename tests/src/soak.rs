@@ -107,7 +107,7 @@ impl Server {
     }
 
     fn accuse_of(&self, what: impl Into<String>) {
-        self.accuse(Violation { server: self.number, call: None, what: what.into() });
+        self.accuse(Violation { server: Some(self.number), call: None, what: what.into() });
     }
 
     /// Calls it until it answers.
@@ -217,7 +217,7 @@ impl Soak {
         servers.clear();
         let after = Held::at_rest(Some(before)).await?;
         let mut found = std::mem::take(&mut *violations.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let whole = |what| Violation { server: usize::MAX, call: None, what };
+        let whole = |what| Violation { server: None, call: None, what };
         if after.outgrows(&before) {
             found.push(whole(format!("after the end: {after}, before the start: {before}")));
         }
@@ -330,6 +330,10 @@ async fn rest(servers: &[Arc<Server>], began: Instant, report: &mut Report) -> i
     for server in servers.iter().filter(|server| !server.stage.nature.http) {
         gone(server, "parked").await?;
         server.stage.forget_process();
+    }
+    for proxy in servers.iter().filter_map(|server| server.proxy.as_ref()) {
+        // What a server holds open that reads nothing any more is no socket of the client.
+        proxy.reset().await?;
     }
     let parked = Held::at_rest(report.rests.first().map(|rest| rest.parked)).await?;
     audit(servers)?;

@@ -47,8 +47,8 @@ pub enum Claim {
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Whose.
-    pub server: usize,
+    /// Whose; `None`: the run's.
+    pub server: Option<usize>,
     /// Which call's.
     pub call: Option<usize>,
     /// What.
@@ -57,11 +57,13 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "server {}", self.server)?;
-        if let Some(call) = self.call {
-            write!(f, ", call {call}")?;
+        if let Some(server) = self.server {
+            write!(f, "server {server}, ")?;
         }
-        write!(f, ": {}", self.what)
+        if let Some(call) = self.call {
+            write!(f, "call {call}, ")?;
+        }
+        f.write_str(&self.what)
     }
 }
 
@@ -146,13 +148,14 @@ impl Book {
         let mut found = Vec::new();
         for number in 0..self.calls.len() {
             let call = self.calls[number];
-            let wrong = match (call.claim, call.runs) {
+            let wrong: String = match (call.claim, call.runs) {
                 (None, _) => "lost: it was never settled".into(),
                 (Some(Claim::Ran), 0) => "answered, yet it never ran".into(),
-                (Some(Claim::NotRun), 1..) => format!("said not to have run, yet it ran {} times", call.runs),
-                (_, runs) if runs > call.tool.most_runs() => format!("`{}` ran {runs} times", call.tool.name()),
+                (Some(Claim::NotRun), runs @ 1..) => format!("said not to have run, yet its runs are {runs}"),
+                (_, runs) if runs > call.tool.most_runs() => format!("its runs are {runs}"),
                 _ => continue,
             };
+            let wrong = format!("{}: {wrong}", call.tool.name());
             if !call.told {
                 self.calls[number].told = true;
                 found.push(self.violation(number, wrong));
@@ -162,7 +165,7 @@ impl Book {
     }
 
     fn violation(&self, call: usize, what: impl Into<String>) -> Violation {
-        Violation { server: self.server, call: Some(call), what: what.into() }
+        Violation { server: Some(self.server), call: Some(call), what: what.into() }
     }
 }
 
@@ -204,10 +207,15 @@ mod tests {
     #[test]
     fn what_must_not_be_is_named() {
         for (tool, claim, runs, said) in [
-            (Tool::Plain, None, 0, "server 3, call 0: lost: it was never settled"),
-            (Tool::Plain, Some(Claim::Ran), 0, "server 3, call 0: answered, yet it never ran"),
-            (Tool::Plain, Some(Claim::Ran), 2, "server 3, call 0: `write` ran 2 times"),
-            (Tool::ReadOnly, Some(Claim::NotRun), 1, "server 3, call 0: said not to have run, yet it ran 1 times"),
+            (Tool::Plain, None, 0, "server 3, call 0, write: lost: it was never settled"),
+            (Tool::Plain, Some(Claim::Ran), 0, "server 3, call 0, write: answered, yet it never ran"),
+            (Tool::Plain, Some(Claim::Ran), 2, "server 3, call 0, write: its runs are 2"),
+            (
+                Tool::ReadOnly,
+                Some(Claim::NotRun),
+                1,
+                "server 3, call 0, echo: said not to have run, yet its runs are 1",
+            ),
         ] {
             assert_eq!(audit(tool, claim, runs).as_deref(), Some(said));
         }

@@ -114,7 +114,7 @@ pub(super) async fn call(server: &Server, tool: Tool, timeout: Duration, large: 
     let due = began + timeout;
     let result = timeout_at(due + LOST, server.connection.call_tool_with(params, &options)).await;
     let late = Instant::now().saturating_duration_since(due);
-    let violation = |what| Violation { server: server.number, call: Some(number), what };
+    let violation = |what| Violation { server: Some(server.number), call: Some(number), what };
     let Ok(result) = result else {
         server.add_outcome(tool, "lost", late);
         return false;

@@ -68,7 +68,7 @@ impl Spawn {
     }
 
     fn enter(&mut self, server: usize, event: Event, book: &mut Book, faults: &mut Tally) -> Result<(), Violation> {
-        let violation = |what: String| Violation { server, call: None, what };
+        let violation = |what: String| Violation { server: Some(server), call: None, what };
         match event {
             Event::Crowded => Err(violation("started while a process of its last tree still lived".into())),
             Event::Request { tool: Some(_), id, params, .. } => {
