@@ -161,7 +161,7 @@ impl<'a> Performance<'a> {
         let mut params = params.map(Cow::Borrowed);
         let mut want = Want::Session;
         let (mut resends, mut round) = (0, 1);
-        // What became of an earlier sending that may have run.
+        // What became of an earlier sending that may have run, or of an earlier round.
         let mut unknown = None;
         loop {
             let wait_until = self.until.min(deadline(self.options.max_wait));
@@ -197,6 +197,10 @@ impl<'a> Performance<'a> {
                 Ok(Ok(result)) if self.target.has_rounds() && asks_for_input(&result) => {
                     round += 1;
                     params = Some(Cow::Owned(self.next_round(&session, &result, params.as_deref(), round).await?));
+                    // It ran in part, even if the answer never reaches the server.
+                    let cause = "the server had begun it, and asked for input".into();
+                    let (epoch, class) = (session.epoch(), FailureClass::Transport);
+                    unknown = Some(CallError::OutcomeUnknown { epoch, class, cause });
                     continue;
                 }
                 Ok(Ok(result)) => return Ok((session, result)),

@@ -307,3 +307,21 @@ async fn lifetime_dropping_every_handle_leaves_no_process() {
         assert_eq!((ledger.spawns(), ledger.live_pids(), ledger.zombies()), (1, vec![], vec![]), "{script}");
     }
 }
+
+/// The server has begun what it asks input for, even where the answer does not reach it by the deadline.
+#[tokio::test(start_paused = true)]
+async fn lifetime_a_round_that_never_left_does_not_hide_the_first() {
+    let script = "era modern\nserial\ncall write input-required\ncall echo delay 1h";
+    let (_server, connection, _events, _notes) = ready_with_user(script, secs(3), false).await;
+    let options = CallOptions { timeout: secs(10), ..CallOptions::default() };
+    let call = connection.call_tool_with(tool("write"), &options);
+    let jam = async {
+        sleep(secs(1)).await;
+        // More than the link and the pipe hold between them.
+        let jam = (0..300).map(|_| connection.call_tool_with(tool("echo"), &options));
+        futures::future::join_all(jam).await
+    };
+    let (result, _) = tokio::join!(call, jam);
+    let error = result.unwrap_err();
+    assert!(!error.not_run(), "{error:?}");
+}
