@@ -92,6 +92,15 @@ fn encode(value: &str) -> Cow<'_, str> {
     }
 }
 
+/// What a header value says, unwrapped where it is wrapped as `=?base64?…?=`; `None` where what is wrapped is no text in
+/// Base64.
+pub fn decode(value: &str) -> Option<Cow<'_, str>> {
+    let Some(wrapped) = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
+        return Some(value.into());
+    };
+    Some(String::from_utf8(BASE64_STANDARD.decode(wrapped).ok()?).ok()?.into())
+}
+
 /// Which arguments of a tool are repeated as `Mcp-Param-*` headers: the path of each, and the header's last part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolHeaders(Vec<(Vec<String>, String)>);
@@ -129,6 +138,11 @@ impl ToolHeaders {
             (Some(Value::String(name)), Some(Value::Object(schema))) => Ok(Some((name, Self::of_schema(schema)?))),
             _ => Ok(None),
         }
+    }
+
+    /// The last parts of the headers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(_, header)| header.as_str())
     }
 
     fn collect(&mut self, schema: &Map<String, Value>, path: &mut Vec<String>) -> Result<(), String> {

@@ -69,6 +69,17 @@ fn what_a_header_cannot_hold_is_wrapped() {
     ] {
         assert_eq!(encode(value), wrapped);
         assert!(HeaderValue::from_str(wrapped).is_ok());
+        assert_eq!(decode(wrapped).as_deref(), Some(value));
+    }
+}
+
+#[test]
+fn what_is_wrapped_badly_is_not_read() {
+    for bad in ["=?base64?SGVsbG8?=", "=?base64?SGVs!!!bG8=?=", "=?base64?/w==?="] {
+        assert_eq!(decode(bad), None, "{bad}");
+    }
+    for plain in ["=?base64?SGVsbG8=", "SGVsbG8=", ""] {
+        assert_eq!(decode(plain).as_deref(), Some(plain));
     }
 }
 
