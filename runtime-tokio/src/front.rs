@@ -22,6 +22,8 @@ mod changes;
 mod control;
 mod dispatch;
 mod greet;
+
+pub mod listen;
 mod offer;
 mod outbox;
 mod request;

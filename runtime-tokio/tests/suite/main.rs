@@ -11,5 +11,7 @@ mod http_link;
 #[cfg(feature = "http")]
 #[path = "../../../transport-http/tests/support/mod.rs"]
 mod http_support;
+#[cfg(feature = "front")]
+mod listen;
 mod stdio_link;
 mod trace;
