@@ -19,7 +19,7 @@ async fn a_session_that_ends_takes_its_questions_back() {
     let first = id_of(&host.expect("elicitation/create").await);
     drop(far);
     let told = host.expect("notifications/cancelled").await;
-    assert_eq!((&told["params"]["requestId"]).as_u64(), Some(first));
+    assert_eq!(told["params"]["requestId"].as_u64(), Some(first));
     assert!(told["params"]["reason"].is_string(), "{told}");
     // The next session asks under the same id, which is another one for the host.
     let mut far = stage.far().await;

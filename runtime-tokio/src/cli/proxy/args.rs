@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use mcp_reconnect::CallOptions;
-use mcp_reconnect::config::{CataloguePolicy, Connect, Endpoint, Http, ServerConfig, Stdio};
+use mcp_reconnect::config::{CataloguePolicy, Connect, Endpoint, FleetConfig, Http, ServerConfig, Stdio};
 use mcp_reconnect::core::ConfigBuilder;
 use mcp_reconnect::core::replay::Replay;
-use mcp_reconnect::front::{Front, FrontAll, FrontAllOptions, FrontOptions, FrontStatus};
+use mcp_reconnect::front::{Front, FrontAll, FrontAllOptions, FrontOptions, FrontStatus, HostEnd};
+use tokio_util::sync::CancellationToken;
 
+use super::listen::ListenArgs;
 use super::pipes::MESSAGE_LIMIT;
 use super::socket::StatusSocket;
 use crate::source::{self, ConfigArgs, WRONG, known, shown};
@@ -80,13 +83,15 @@ pub(crate) struct ProxyArgs {
     #[arg(long, conflicts_with = "cache")]
     no_cache: bool,
     /// Record what happens to the connection, for `mcp-reconnect replay`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "address")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) listen: ListenArgs,
     /// Log to this file instead of stderr
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     /// Tell `mcp-reconnect status` how things stand, on this Unix socket; `auto`: on one that it finds by itself
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "address")]
     status_socket: Option<PathBuf>,
 }
 
@@ -120,10 +125,46 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// behind the front.
 const CLOSE: [Duration; 3] = [Duration::from_millis(1_500), Duration::from_millis(1_500), Duration::from_millis(500)];
 
-/// What is served.
-pub(super) enum Served {
-    One(Front),
-    All(FrontAll),
+/// What to serve, and how: enough for any number of hosts.
+pub(super) enum Plan {
+    One { server: ServerConfig, options: FrontOptions },
+    All { config: FleetConfig, options: FrontAllOptions, each: BTreeMap<Box<str>, FrontOptions> },
+}
+
+/// A host's session, as long as it is polled.
+pub(super) type Session = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Plan {
+    /// What is served calls itself.
+    pub(super) fn name(&self) -> &Arc<str> {
+        match self {
+            Self::One { options, .. } => &options.name,
+            Self::All { options, .. } => &options.name,
+        }
+    }
+
+    /// A front for one host: how it stands, the host's end, and its session.
+    pub(super) fn open(&self, record: Option<File>, stop: CancellationToken) -> (FrontStatus, HostEnd, Session) {
+        match self {
+            Self::One { server, options } => {
+                let mut builder = server.builder(&options.name).connect(Connect::Eager);
+                if let Some(file) = record {
+                    builder = builder.record(file);
+                }
+                let front = Front::new(builder, options.clone());
+                let status = front.status();
+                let (host, session) = front.open(stop);
+                (status, host, Box::pin(session))
+            }
+            Self::All { config, options, each } => {
+                let of = |name: &str, _: &ServerConfig| each.get(name).cloned().unwrap_or_default();
+                let front = FrontAll::new(config.clone(), options.clone(), of);
+                let status = front.status();
+                let (host, session) = front.open(stop);
+                (status, host, Box::pin(session))
+            }
+        }
+    }
 }
 
 impl ProxyArgs {
@@ -132,38 +173,41 @@ impl ProxyArgs {
     /// # Errors
     ///
     /// The exit status, when what is wrong was told.
-    pub(super) fn served(&self) -> Result<Served, u8> {
-        if self.all { self.every_server().map(Served::All) } else { self.one_server().map(Served::One) }
-    }
-
-    fn one_server(&self) -> Result<Front, u8> {
+    pub(super) fn plan(&self) -> Result<Plan, u8> {
+        if self.all {
+            return self.every_server();
+        }
         let (name, mut server) = self.upstream()?;
         let name = self.name.clone().unwrap_or(name);
         prepare(&name, &mut server);
         let options = self.options(&name, &server)?;
-        let mut builder = server.builder(&name).connect(Connect::Eager);
-        if let Some(path) = &self.record {
-            builder = builder.record(File::create(path).map_err(|error| unusable(path, "--record <FILE>", &error))?);
-        }
-        Ok(Front::new(builder, options))
+        Ok(Plan::One { server, options })
     }
 
-    fn every_server(&self) -> Result<FrontAll, u8> {
+    /// Where to record, if anywhere.
+    ///
+    /// # Errors
+    ///
+    /// The exit status, when what is wrong was told.
+    pub(super) fn recording(&self) -> Result<Option<File>, u8> {
+        let create = |path: &PathBuf| File::create(path).map_err(|error| unusable(path, "--record <FILE>", &error));
+        self.record.as_ref().map(create).transpose()
+    }
+
+    fn every_server(&self) -> Result<Plan, u8> {
         let (path, mut config) = self.config.load_usable()?;
         if !config.servers.values().any(|server| server.enabled) {
             return Err(wrong(&format!("{}: no server is enabled: {}", shown(&path), known(&config))));
         }
+        let mut each = BTreeMap::new();
         for (name, server) in config.servers.iter_mut().filter(|(_, server)| server.enabled) {
             prepare(name, server);
+            each.insert(name.clone(), self.options(name, server)?);
         }
         let mut options = FrontAllOptions::default();
         options.start_wait = self.start_wait;
         options.control_tools = self.control_tools;
-        let mut each = BTreeMap::new();
-        for (name, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
-            each.insert(name.clone(), self.options(name, server)?);
-        }
-        Ok(FrontAll::new(config, options, |name, _| each.remove(name).unwrap_or_default()))
+        Ok(Plan::All { config, options, each })
     }
 
     /// How the front of one server behaves: as the command line says, else its config.

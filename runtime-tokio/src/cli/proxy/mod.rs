@@ -1,10 +1,10 @@
 //! `mcp-reconnect proxy`: in a host's config, in the place of a server that comes and goes.
 
 mod args;
+mod listen;
 mod pipes;
 pub(crate) mod socket;
 
-use std::pin::Pin;
 use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::log;
 use super::signals::Signals;
 pub(crate) use args::ProxyArgs;
-use args::Served;
 use pipes::Pipes;
 
 impl ProxyArgs {
@@ -23,10 +22,6 @@ impl ProxyArgs {
 }
 
 pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
-    let served = match args.served() {
-        Ok(served) => served,
-        Err(status) => return ExitCode::from(status),
-    };
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
@@ -34,25 +29,19 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (name, standing) = match &served {
-        Served::One(front) => (front.name(), front.status()),
-        Served::All(front) => (front.name(), front.status()),
-    };
-    // Removed when this function returns.
-    let _socket = match args.status_socket(name, standing) {
-        Ok(socket) => socket,
+    if let Some(address) = args.listen.address {
+        return listen::run(args, address, &mut signals).await;
+    }
+    let stop = CancellationToken::new();
+    let (plan, record) = match args.plan().and_then(|plan| Ok((plan, args.recording()?))) {
+        Ok(plan) => plan,
         Err(status) => return ExitCode::from(status),
     };
-    let stop = CancellationToken::new();
-    let (host, mut session): (_, Pin<Box<dyn Future<Output = ()>>>) = match served {
-        Served::One(front) => {
-            let (host, session) = front.open(stop.clone());
-            (host, Box::pin(session))
-        }
-        Served::All(front) => {
-            let (host, session) = front.open(stop.clone());
-            (host, Box::pin(session))
-        }
+    let (standing, host, mut session) = plan.open(record, stop.clone());
+    // Removed when this function returns.
+    let _socket = match args.status_socket(plan.name(), standing) {
+        Ok(socket) => socket,
+        Err(status) => return ExitCode::from(status),
     };
     let mut pipes = Pipes::connect(host);
     let told_to_end = async {

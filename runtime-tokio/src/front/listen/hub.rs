@@ -229,7 +229,7 @@ impl Hub {
                     None => return tracing::debug!("`{method}`, which is for no request"),
                 }
             }
-            Frame::Request { id, method } => {
+            Frame::Request { id, method, .. } => {
                 tracing::debug!("the server asked for `{method}`, which this era does not know");
                 let refusal = frame::error(id, -32601, "a server asks nothing in this protocol version");
                 if let Some(front) = &inner.front {

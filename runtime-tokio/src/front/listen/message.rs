@@ -70,7 +70,7 @@ async fn read(headers: &HeaderMap, body: Body) -> Result<Box<str>, Refusal> {
 
 fn tell_apart(text: &str) -> Result<Kind, Refusal> {
     match Frame::parse(text) {
-        Frame::Request { id, method } => Ok(Kind::Request { id: id.get().into(), method: method.into() }),
+        Frame::Request { id, method, .. } => Ok(Kind::Request { id: id.get().into(), method: method.into() }),
         Frame::Notification { method, .. } => Ok(Kind::Notification { method: method.into() }),
         Frame::Response { .. } => Ok(Kind::Response),
         Frame::Unreadable(_) => Err(match serde_json::from_str::<&RawValue>(text) {

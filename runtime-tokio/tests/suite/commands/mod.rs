@@ -3,6 +3,7 @@
 mod call;
 mod check;
 mod install;
+mod listen;
 mod proxy_all;
 mod secrets;
 mod tools;
