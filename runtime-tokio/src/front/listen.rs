@@ -15,7 +15,7 @@
 //! A request is answered by a stream of events, or as JSON where the host takes no events. What the front says without
 //! naming a request goes to the stream of the only request that is open, else to the standing stream (GET), else to the
 //! oldest request; progress goes to the request with its token. A stream that was cut is resumed with `Last-Event-ID`; a
-//! request goes on without its host, and the last 16 answers are kept.
+//! request goes on without its host, and the last 16 answers are kept. Where there is nothing to resume, the answer is 405.
 //!
 //! # Without sessions, from 2026-07-28
 //!

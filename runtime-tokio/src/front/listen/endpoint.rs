@@ -160,8 +160,11 @@ impl Endpoint {
             Some(last) => {
                 let last = last.to_str().ok().and_then(event_id);
                 let stream = last.and_then(|(stream, event)| Some((session.stream(stream)?, event)));
-                let (stream, event) =
-                    stream.ok_or_else(|| invalid(StatusCode::BAD_REQUEST, "there is no such event to go on from"))?;
+                // Hosts also ask for what comes behind an answer, if that is an error. The status tells them, as an end of
+                // the stream would not, that they need not come again.
+                let Some((stream, event)) = stream.filter(|(stream, event)| !stream.is_over(*event)) else {
+                    return Ok(not_allowed("POST, DELETE"));
+                };
                 (stream, Some(event), Prologue::Comment)
             }
         };

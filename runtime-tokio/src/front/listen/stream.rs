@@ -90,6 +90,12 @@ impl Stream {
         self.log.borrow().reader.is_some()
     }
 
+    /// Whether nothing will come behind this event.
+    pub(super) fn is_over(&self, after: u64) -> bool {
+        let log = self.log.borrow();
+        log.finished && after.saturating_add(1) >= log.end()
+    }
+
     /// Adds a message.
     pub(super) fn push(&self, message: Box<str>) {
         self.log.send_modify(|log| {
