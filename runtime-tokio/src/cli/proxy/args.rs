@@ -127,7 +127,7 @@ const CLOSE: [Duration; 3] = [Duration::from_millis(1_500), Duration::from_milli
 
 /// What to serve, and how: enough for any number of hosts.
 pub(super) enum Plan {
-    One { server: ServerConfig, options: FrontOptions },
+    One { server: Box<ServerConfig>, options: FrontOptions },
     All { config: FleetConfig, options: FrontAllOptions, each: BTreeMap<Box<str>, FrontOptions> },
 }
 
@@ -181,7 +181,7 @@ impl ProxyArgs {
         let name = self.name.clone().unwrap_or(name);
         prepare(&name, &mut server);
         let options = self.options(&name, &server)?;
-        Ok(Plan::One { server, options })
+        Ok(Plan::One { server: Box::new(server), options })
     }
 
     /// Where to record, if anywhere.
