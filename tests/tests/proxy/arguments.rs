@@ -1,7 +1,9 @@
 //! What is wrong is told before anything is started: the field, its value unless that may be a secret, and status 2.
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 
+use mcp_reconnect::config::{Endpoint, FleetConfig};
 use serde_json::json;
 
 use super::*;
@@ -21,7 +23,8 @@ async fn assert_wrong(home: &Home, args: &[&str], told: &[&str]) {
 #[tokio::test]
 async fn arguments_that_are_wrong() {
     let home = Home::new();
-    let config = json!({ "mcpServers": { "one": { "command": "x" }, "two": { "url": "http://127.0.0.1:1/" } } });
+    let config = json!({ "mcpServers": { "one": { "command": "x" }, "two": { "url": "http://127.0.0.1:1/" },
+        "neither": {} } });
     fs::write(home.path("mcp.json"), config.to_string()).unwrap();
     fs::write(home.path("broken.json"), "{").unwrap();
     let url = "http://127.0.0.1:1/";
@@ -43,11 +46,12 @@ async fn arguments_that_are_wrong() {
         (&["--config", "mcp.json", "--server", "three"], &["mcp.json", "`three`", "one, two"]),
         (&["--config", "nowhere.json", "--server", "one"], &["nowhere.json"]),
         (&["--config", "broken.json", "--server", "one"], &["broken.json"]),
+        (&["--config", "mcp.json", "--server", "neither"], &["mcp.json", "neither", "command"]),
         (&["--config", "mcp.json", "--", "x"], &["'--config <FILE>'", "--server <NAME>"]),
         (&["--replay", "sometimes", "--", "x"], &["'sometimes' for '--replay <REPLAY>'", "annotated"]),
         (&["--max-wait", "soon", "--", "x"], &["'soon' for '--max-wait <DURATION>'", "250ms"]),
         (&["--start-wait", "0", "--", "x"], &["'0' for '--start-wait <DURATION>'"]),
-        (&["--hung-after", "-1s", "--", "x"], &["--hung-after"]),
+        (&["--hung-after", "31d", "--", "x"], &["'31d' for '--hung-after <DURATION>'"]),
         (&["--record", "nowhere/trace", "--", "x"], &["'nowhere/trace' for '--record <FILE>'", "No such file"]),
         (&["--log-file", "nowhere/log", "--", "x"], &["'nowhere/log' for '--log-file'", "No such file"]),
         (&["--cache", "mcp.json/x", "--", "x"], &["'mcp.json/x' for '--cache <FILE>'"]),
@@ -71,4 +75,51 @@ async fn a_socket_of_somebody_else_is_left_alone() {
         .await;
     assert!(home.path("s").exists());
     drop(theirs);
+}
+
+const DOCS: &str = include_str!("../../../runtime-tokio/docs/proxy.md");
+
+/// Every option that a text names.
+fn options(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| word.starts_with("--") && !word.starts_with("---")).collect()
+}
+
+#[tokio::test]
+async fn the_docs_know_every_option() {
+    let help = Home::new().run(["proxy", "--help"]).await;
+    let help = String::from_utf8(help.stdout).unwrap();
+    // `install` and `status` have options of their own.
+    let (docs, _) = DOCS.split_once("## `mcp-reconnect status`").unwrap();
+    let (_, docs) = docs.split_once("## Options").unwrap();
+    assert_eq!(options(docs), options(&help));
+}
+
+/// Each config in the docs is one that hosts and we read, and what it starts is a front.
+#[tokio::test]
+async fn the_examples_of_the_docs_serve() {
+    let home = Home::new();
+    let config = json!({ "mcpServers": { "search": { "url": "http://127.0.0.1:1/" } } });
+    fs::write(home.path("ours.json"), config.to_string()).unwrap();
+    let mut fronts = 0;
+    for example in DOCS.split("```json\n").skip(1) {
+        let (example, _) = example.split_once("```").unwrap();
+        // The host's own program is there; what it is given is for the front to read.
+        let example = example.replace("${SEARCH_TOKEN}", "$${SEARCH_TOKEN}");
+        let example = example.replace("/home/me/mcp-reconnect.json", home.path("ours.json").to_str().unwrap());
+        fs::write(home.path("host.json"), &example).unwrap();
+        let parsed = FleetConfig::load(home.path("host.json")).unwrap_or_else(|error| panic!("{error:?}: {example}"));
+        for server in parsed.config.servers.values() {
+            let Endpoint::Stdio(server) = &server.endpoint else { panic!("{example}") };
+            if server.program != "mcp-reconnect" {
+                continue;
+            }
+            fronts += 1;
+            let mut command = home.command(&server.args);
+            command.stdin(Stdio::null()).env("SEARCH_TOKEN", "x");
+            let output = soon(command.output()).await.unwrap();
+            assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]), "{example}: {}", home.stderr());
+        }
+    }
+    assert_eq!(fronts, 6);
 }

@@ -166,7 +166,8 @@ async fn a_call_waits_for_a_server_that_comes_back() {
 async fn a_server_of_a_config() {
     let (home, server) = (Home::new(), process(""));
     let args: Vec<_> = server.args().iter().map(|arg| arg.to_str().unwrap().to_owned()).collect();
-    let config = json!({ "mcpServers": { "mine": { "command": server.program(), "args": args } } });
+    // What is wrong with another server is none of its business.
+    let config = json!({ "mcpServers": { "mine": { "command": server.program(), "args": args }, "other": {} } });
     fs::write(home.path("mcp.json"), config.to_string()).unwrap();
     let mut host = Host::start(&mut home.command(["proxy", "--config", "mcp.json", "--server", "mine"]));
     host.initialize().await;

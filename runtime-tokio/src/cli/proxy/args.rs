@@ -31,7 +31,7 @@ In the host's config, put `mcp-reconnect` where the server's command was, and be
 Exit status:
   0    the host has ended the session
   2    bad arguments, a config that is wrong, no such server
-  130  interrupted (143: terminated)
+  130  interrupted (143: terminated, 129: the terminal is gone)
 
 No fault of the server ends the host's session. Stdout is the protocol's; the log goes to stderr.";
 
@@ -384,6 +384,22 @@ mod tests {
         ] {
             assert_eq!(origin(url), shown);
         }
+    }
+
+    #[test]
+    fn a_server_is_closed_before_a_host_ends_the_front_by_force() {
+        let mut endpoint = Endpoint::Stdio(Stdio::new("x"));
+        for_host(&mut endpoint);
+        let Endpoint::Stdio(stdio) = &endpoint else { panic!("{endpoint:?}") };
+        // SIGTERM after 2 s, SIGKILL 2 s later: less the time to write and to go.
+        assert!(stdio.close_eof < Duration::from_secs(2));
+        assert!(stdio.close_eof + stdio.close_term + stdio.close_kill < Duration::from_secs(4));
+        let mut patient = Stdio::new("x");
+        patient.close_term = Duration::from_secs(20);
+        let mut endpoint = Endpoint::Stdio(patient.clone());
+        for_host(&mut endpoint);
+        patient.frame_limit = NonZeroUsize::new(MESSAGE_LIMIT);
+        assert_eq!(endpoint, Endpoint::Stdio(patient), "its own ladder stays");
     }
 
     #[test]
