@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,7 @@ impl StatusSocket {
     /// Somebody answers there already, it is no socket, or the path cannot be used.
     pub(super) fn open(path: &Path, name: &Arc<str>, status: FrontStatus) -> io::Result<Self> {
         let path = if path == Path::new(AUTO) { own(name)? } else { path.to_owned() };
+        SocketAddr::from_pathname(&path)?; // where it comes to be it may be too long
         match fs::symlink_metadata(&path) {
             Ok(file) if !file.file_type().is_socket() => {
                 return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
