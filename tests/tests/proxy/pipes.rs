@@ -184,7 +184,7 @@ async fn what_is_no_message_is_answered_and_ends_nothing() {
     for (line, code) in [
         (&b"not json"[..], -32700),
         (br#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, -32600),
-        (b"{\"jsonrpc\":\"2.0\",\"method\":\"tools/list\"\xff}", -32700),
+        (b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\",\"params\":{\"y\":\"\xff\"}}", -32700),
         (b"\x00\x01\x02", -32700),
         (br#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, -32600),
     ] {

@@ -198,6 +198,13 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_left_of_a_long_line_that_is_no_json() {
+        let (said, answers) = taken(format!("{{}}}}{}\n{{}}", "x".repeat(10_000)).as_bytes(), 7);
+        assert_eq!((said, answers.len()), (vec!["{}".to_owned()], 1));
+        assert!(answers[0].contains(r#""id":null"#), "{answers:?}");
+    }
+
+    #[test]
     fn a_line_of_the_very_limit_is_taken() {
         let line = "x".repeat(32);
         let (said, answers) = taken(format!("{line}\n{line}x\n{line}").as_bytes(), 4_096);
