@@ -63,15 +63,15 @@ async fn signals() {
     }
 }
 
-/// A front that is full to the brim: the host has asked for more than all buffers hold, goes on asking, and reads nothing.
-async fn unread(home: &Home, server: &FakeProcess) -> Host {
+/// A front whose host has asked for more than its pipe holds, goes on asking, and reads nothing.
+async fn unread(home: &Home, server: &FakeProcess, pings: usize) -> Host {
     let mut host = Host::of(home, &[], server);
     host.initialize().await;
     for _ in 0..16 {
         host.ask("tools/call", json!({ "name": "echo" })).await;
     }
     soon(server.watch().wait_until(|ledger| ledger.executions("echo") == 16)).await;
-    for _ in 0..500 {
+    for _ in 0..pings {
         host.ask("ping", json!({})).await;
     }
     host
@@ -81,13 +81,14 @@ async fn unread(home: &Home, server: &FakeProcess) -> Host {
 async fn a_host_that_never_reads() {
     let script = "call echo big 2MiB\nignore EOF";
     let (home, server) = (Home::new(), process(script));
-    let mut host = unread(&home, &server).await;
+    // More than it takes before it waits for the host, and less than what is then left in the pipe.
+    let mut host = unread(&home, &server, 2_000).await;
     host.signal(Signal::TERM);
     assert_eq!(host.ended().await.code(), Some(143), "{}", home.stderr());
     nothing_is_left(&server);
 
     let (home, server) = (Home::new(), process(script));
-    assert_eq!(unread(&home, &server).await.close().await, Some(0), "{}", home.stderr());
+    assert_eq!(unread(&home, &server, 500).await.close().await, Some(0), "{}", home.stderr());
     nothing_is_left(&server);
 }
 
@@ -95,7 +96,7 @@ async fn a_host_that_never_reads() {
 #[tokio::test]
 async fn a_host_that_reads_late() {
     let (home, server) = (Home::new(), process("call echo big 2MiB"));
-    let mut host = unread(&home, &server).await;
+    let mut host = unread(&home, &server, 2_000).await;
     // `initialize` was answered.
     let mut left: std::collections::BTreeSet<u64> = (2..=host.next_id).collect();
     while !left.is_empty() {
