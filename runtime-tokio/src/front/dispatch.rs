@@ -19,6 +19,7 @@ use super::changes::Changes;
 use super::greet::Greeting;
 use super::outbox::Outbox;
 use super::streams::Streams;
+use super::status::Seat;
 use super::{Front, FrontOptions};
 use crate::builder::Builder;
 use crate::client::{Client, PROTOCOL_VERSION};
@@ -53,6 +54,7 @@ pub(super) struct Session {
     open: Mutex<BTreeMap<Box<str>, Open>>,
     /// What an earlier run was told by the server.
     cached: OnceLock<Greeting>,
+    seat: Seat,
     tasks: TaskTracker,
     /// For what the host is owed that nothing else waits for.
     owed: Arc<Semaphore>,
@@ -98,11 +100,11 @@ impl Session {
             upstream: OnceLock::new(),
             open: Mutex::default(),
             cached: OnceLock::new(),
+            seat,
             tasks: tasks.clone(),
             owed: Arc::new(Semaphore::new(MAX_WAITING)),
             noted: Arc::new(Semaphore::new(MAX_WAITING)),
         });
-        seat.take(&session);
         let session = Running(session);
         let mut builder = Some(upstream);
         loop {
@@ -249,6 +251,7 @@ impl Session {
         let connection = connection.map_err(|error| (-32_603, error.to_string()))?;
         // Nobody else sets it.
         let upstream = self.upstream.get_or_init(|| Upstream { connection, era, version });
+        self.seat.take(self);
         self.spawn(self.clone().watch(upstream.connection.clone()));
         if era == Era::Modern {
             self.spawn(self.clone().keep_subscribed(upstream.connection.clone()));

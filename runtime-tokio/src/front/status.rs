@@ -1,8 +1,9 @@
 //! How a front stands, as plain data for people and programs.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use serde::Serialize;
+use tokio::sync::SetOnce;
 
 use super::dispatch::Session;
 use crate::connection::Connection;
@@ -13,9 +14,9 @@ use crate::status::ServerStatus;
 #[derive(Clone, Default)]
 pub struct FrontStatus(Vec<Seat>);
 
-/// Where a front puts its session, once it is open.
+/// Where a front puts its session, once the host has begun it.
 #[derive(Clone, Default)]
-pub(super) struct Seat(Arc<OnceLock<Weak<Session>>>);
+pub(super) struct Seat(Arc<SetOnce<Weak<Session>>>);
 
 /// How a front stands at one moment.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -67,6 +68,15 @@ impl Seat {
     /// The connection, once the host has begun.
     pub(super) fn connection(&self) -> Option<Connection> {
         self.session()?.upstream().map(|upstream| upstream.connection.clone())
+    }
+
+    /// The same, as soon as it is there; never when the front ends before.
+    pub(super) async fn begun(&self) -> Connection {
+        self.0.wait().await;
+        match self.connection() {
+            Some(connection) => connection,
+            None => std::future::pending().await,
+        }
     }
 
     pub(super) fn take(&self, session: &Arc<Session>) {

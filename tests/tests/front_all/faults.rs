@@ -47,6 +47,17 @@ async fn a_server_that_comes_late_is_announced() {
     assert_eq!(host.call("late__echo", "1").await, "1");
 }
 
+/// Those that are there are asked first.
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_nobody_listed_is_not_asked_of_the_hung_first() {
+    let (hung, fine) = (memory("initialize never"), memory("resources r:///x"));
+    let mut host = Host::greeted(config(&[("a-hung", &hung), ("fine", &fine)])).await;
+    let began = Instant::now();
+    let answer = host.ask("resources/read", json!({ "uri": "not:listed" })).await;
+    assert!(answer["result"].is_object(), "{answer}");
+    assert_eq!(began.elapsed(), secs(0));
+}
+
 /// Ready, then silent: what it has is offered all the same.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_falls_silent_keeps_no_list_up() {
@@ -126,7 +137,8 @@ async fn a_session_that_is_dropped_leaves_nothing() {
     host.served.abort();
     for server in [&a, &b] {
         let watch = server.watch();
-        watch.wait_until(|ledger| ledger.live_links() == 0).await;
+        let gone = watch.wait_until(|ledger| ledger.live_links() == 0);
+        tokio::time::timeout(secs(60), gone).await.expect("it goes");
     }
 }
 

@@ -37,6 +37,12 @@ async fn a_call_may_come_first() {
     let mut host = Host::of(config(&[("new", &new)]));
     let answer = host.ask("tools/call", with_meta(json!({ "name": "new__write", "arguments": { "text": "1" } }))).await;
     assert_eq!(text_of(&answer), "1");
+    // Of a server, too, whose name says nothing.
+    let (new, other) = (memory("era modern\ntools read.text"), memory(""));
+    let mut host = Host::of(config(&[("files", &new), ("other", &other)]));
+    let call = json!({ "name": "files__read_text_4522d997", "arguments": { "text": "1" } });
+    assert_eq!(text_of(&host.ask("tools/call", with_meta(call)).await), "1");
+    assert_eq!(other.ledger().spawns(), 1);
 }
 
 #[tokio::test(start_paused = true)]

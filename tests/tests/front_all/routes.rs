@@ -20,6 +20,18 @@ async fn calls_go_to_the_server_of_the_tool() {
     assert_eq!((a.ledger().executions("write"), b.ledger().executions("write")), (1, 1));
 }
 
+/// A host that kept the names of its tools need not list them, nor wait for servers to be there.
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_servers_that_may_have_the_tool() {
+    let (a, b) = (memory(""), memory("tools read.text\ninitialize delay 2s"));
+    let mut host = Host::of(config(&[("a", &a), ("files", &b)]));
+    let words =
+        json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "h", "version": "1" } });
+    host.begin("initialize", words).await;
+    assert_eq!(host.call("files__read_text_4522d997", "1").await, "1");
+    assert_eq!(b.ledger().executions("read.text"), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_unknown_name_is_refused_with_what_is_close() {
     let (a, b) = (memory("tools read_file\nprompts greeting"), memory(""));
@@ -95,7 +107,7 @@ async fn completions_go_by_what_is_completed() {
 #[tokio::test(start_paused = true)]
 async fn a_log_level_is_everybodys() {
     let logging = "capabilities tools, logging";
-    let (a, b, c) = (memory(logging), memory(""), memory(&format!("{logging}\nuntil 20s:\ninitialize never")));
+    let (a, b, c) = (memory(logging), memory(""), memory(&format!("{logging}\nuntil 100s:\ninitialize never")));
     let mut host = Host::greeted(config(&[("a", &a), ("b", &b), ("c", &c)])).await;
     let began = Instant::now();
     assert_eq!(host.ask("logging/setLevel", json!({ "level": "debug" })).await["result"], json!({}));
@@ -128,7 +140,8 @@ async fn a_cancellation_follows_its_request_and_progress_comes_back() {
     }
     host.tell("notifications/cancelled", json!({ "requestId": id })).await;
     let watch = a.watch();
-    watch.wait_until(|ledger| !ledger.cancelled().is_empty()).await;
+    let told = watch.wait_until(|ledger| !ledger.cancelled().is_empty());
+    tokio::time::timeout(secs(1), told).await.expect("the server was told");
     assert_eq!((a.ledger().cancelled().len(), b.ledger().cancelled().len()), (1, 0));
     // The id may be used again, and is not answered twice.
     let again = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "b__write" } });

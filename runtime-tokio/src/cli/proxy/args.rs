@@ -28,6 +28,8 @@ In the host's config, put `mcp-reconnect` where the server's command was, and be
   { \"mcpServers\": { \"files\": { \"command\": \"mcp-reconnect\",
       \"args\": [\"proxy\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \"/home/me\"] } } }
 
+With --server NAME or --all, what the config says of a server holds: which tools it has, what calls may take.
+
 Exit status:
   0    the host has ended the session
   2    bad arguments, a config that is wrong, no such server

@@ -146,13 +146,25 @@ impl Hub {
         }
     }
 
-    fn begin(&self, method: &str, params: Option<&RawValue>) -> Result<(), (i32, String)> {
+    fn begin(self: &Arc<Self>, method: &str, params: Option<&RawValue>) -> Result<(), (i32, String)> {
+        const DISCOVER: &str = "server/discover";
         let (era, client) = opening(method, params)?;
+        drop(self.begun.set((era, client.version().as_str().into()))); // by this loop alone
         if era == Era::Modern {
             // It asks for what it wants to be told.
             self.greeted.cancel();
+            if method != DISCOVER
+                && let Some(meta) = params.and_then(|params| frame::member_of(params, "_meta"))
+            {
+                // Every server is to be there, whichever is asked first.
+                let (hub, params) = (self.clone(), format!(r#"{{"_meta":{}}}"#, meta.get()));
+                self.tasks.spawn(async move {
+                    if let Ok(params) = RawValue::from_string(params) {
+                        drop(hub.greet(DISCOVER, Some(&params)).await); // nobody asked for it
+                    }
+                });
+            }
         }
-        drop(self.begun.set((era, client.version().as_str().into()))); // by this loop alone
         Ok(())
     }
 

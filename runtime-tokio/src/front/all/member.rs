@@ -75,6 +75,14 @@ impl Member {
         self.seat.connection()
     }
 
+    /// Resolves when it has said what it has, or it is not to be expected soon; at once where something is known of it.
+    pub(super) async fn known(&self) {
+        let connection = self.seat.begun().await;
+        if connection.known_catalogue().is_unlisted() {
+            connection.settled().await;
+        }
+    }
+
     /// Whether it has a session.
     pub(super) fn is_ready(&self) -> bool {
         self.connection().is_some_and(|connection| matches!(connection.snapshot().status, Status::Ready(_)))

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::hub::{Hub, unknown_method};
+use super::member::Member;
 use super::template;
 use crate::catalogue::Part;
 use crate::config::near::near;
@@ -88,16 +89,8 @@ impl Hub {
         if let Some(found) = self.find(kind, public) {
             return Some(found);
         }
-        let unknown = self.members.iter().filter_map(|member| member.connection());
-        let unknown = unknown.filter(|connection| connection.known_catalogue().is_unlisted());
         // Nobody waits longer than this for what may not be there.
-        drop(
-            timeout(
-                self.options.start_wait,
-                join_all(unknown.map(|connection| async move { connection.settled().await })),
-            )
-            .await,
-        );
+        drop(timeout(self.options.start_wait, join_all(self.members.iter().map(Member::known))).await);
         self.find(kind, public).or_else(|| if kind == Kind::Tools { self.read_plainly(public) } else { None })
     }
 
