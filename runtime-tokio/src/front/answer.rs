@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_reconnect_core::FailureClass;
+use mcp_reconnect_core::{FailureClass, Refusal};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ pub(super) fn error_of(connection: &Connection, error: &CallError) -> Box<RawVal
         return frame::error_body(INVALID_PARAMS, cause, None);
     }
     let class = class(error).or_else(|| connection.snapshot().failure).map(FailureClass::as_str);
-    let retry_after = retry_after(error);
+    let retry_after = retry_after(connection, error);
     let (code, outcome) = if error.not_run() { (NOT_SENT, "not_sent") } else { (UNKNOWN, "unknown") };
     let name = connection.name();
     let message = match (error.not_run(), retry_after) {
@@ -58,8 +58,12 @@ fn class(error: &CallError) -> Option<FailureClass> {
     }
 }
 
-fn retry_after(error: &CallError) -> Option<Duration> {
+fn retry_after(connection: &Connection, error: &CallError) -> Option<Duration> {
     match error {
+        // It is being tried, as often as for any caller.
+        CallError::Refused { why: Refusal::NotInTime, retry_at: None, .. } => {
+            Some(connection.tuning().config.demand_interval())
+        }
         CallError::Refused { retry_at, .. } => {
             retry_at.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_secs(1)))
         }

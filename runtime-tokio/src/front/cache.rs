@@ -103,6 +103,9 @@ impl Session {
     /// Keeps what a session said and lists.
     pub(super) async fn keep(&self, session: &session::Session, catalogue: &Arc<Catalogue>) {
         let Some(path) = self.options.cache.clone() else { return };
+        if Kind::ALL.iter().any(|kind| kind.is_unlisted(catalogue)) {
+            return; // about to be listed
+        }
         let file = File::of(session, catalogue);
         let stored = tokio::task::spawn_blocking(move || file.store(&path).map_err(|error| (path, error))).await;
         if let Ok(Err((path, error))) = stored {

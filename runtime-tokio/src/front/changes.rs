@@ -22,7 +22,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
+    pub(super) const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
 
     /// Whether this list is up to date.
     const fn is_listed(self, catalogue: &Catalogue) -> bool {
@@ -31,6 +31,16 @@ impl Kind {
             Self::Prompts => matches!(catalogue.prompts, Part::Listed(_)),
             Self::Resources => matches!(catalogue.resources, Part::Listed(_)),
             Self::Templates => matches!(catalogue.templates, Part::Listed(_)),
+        }
+    }
+
+    /// Whether it was never listed.
+    pub(super) const fn is_unlisted(self, catalogue: &Catalogue) -> bool {
+        match self {
+            Self::Tools => matches!(catalogue.tools, Part::Unlisted),
+            Self::Prompts => matches!(catalogue.prompts, Part::Unlisted),
+            Self::Resources => matches!(catalogue.resources, Part::Unlisted),
+            Self::Templates => matches!(catalogue.templates, Part::Unlisted),
         }
     }
 

@@ -222,7 +222,7 @@ impl Session {
         let invalid = |why: &str| Err((INVALID_REQUEST, why.to_owned()));
         match self.upstream() {
             None => self.begin(method, params, builder)?,
-            Some(Upstream { era: Era::Legacy, .. }) if method == "initialize" => {
+            Some(Upstream { era, .. }) if method == "initialize" && (*era == Era::Legacy || self.changes.greeted()) => {
                 return invalid("the session is initialized already");
             }
             Some(_) => {}

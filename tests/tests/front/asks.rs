@@ -99,3 +99,25 @@ async fn many_questions_are_told_apart_and_too_many_are_refused() {
     assert!(Raw::of(&refused).error.is_some(), "{refused}");
     host.leave().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_says_during_the_handshake_is_kept() {
+    let (mut host, mut stage) = Stage::new(mcp_reconnect::front::FrontOptions::default());
+    host.say(&request(0, "initialize", super::support::LEGACY)).await;
+    let mut far = stage.far().await;
+    let initialize = far.expect("initialize").await;
+    for number in 0..3 {
+        far.say(&format!(r#"{{"method":"notifications/message","params":{number}}}"#)).await;
+    }
+    far.say(&ask("1")).await;
+    far.answer(&initialize, "result", r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#).await;
+    far.expect("notifications/initialized").await;
+    assert!(host.answer(0).await["result"].is_object());
+    for number in 0..3 {
+        assert_eq!(host.expect("notifications/message").await["params"], number);
+    }
+    let asked = id_of(&host.expect("elicitation/create").await);
+    host.say(&format!(r#"{{"jsonrpc":"2.0","id":{asked},"result":{{}}}}"#)).await;
+    assert_eq!(Raw::of(&far.hear().await).id(), "1");
+    host.leave().await;
+}

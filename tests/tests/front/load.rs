@@ -166,3 +166,17 @@ async fn a_host_that_says_nothing_begins_nothing() {
     host.leave().await;
     assert_eq!(server.ledger().spawns(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn noise_of_a_server_is_not_the_hosts() {
+    let script = r#"server:
+        start stdout "banner \xff\xfe\n{\"jsonrpc\":\n[]\nnull\n"
+        call write stdout "\x00\xff{}\n{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}\n", ok, stdout "more\n""#;
+    let server = memory(script);
+    let mut host = Host::legacy(&server).await;
+    assert_eq!(text_of(&host.call(1, "write").await), "write");
+    assert_eq!(text_of(&host.call(2, "echo").await), "echo");
+    assert_eq!(host.rest().await, [] as [&str; 0]);
+    assert_eq!(server.ledger().spawns(), 1);
+    host.leave().await;
+}

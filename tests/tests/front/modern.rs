@@ -78,6 +78,8 @@ async fn a_legacy_server_is_discovered_by_the_front() {
     assert_eq!(text_of(&answer), "hi");
     let calls = asked(&server.ledger(), "tools/call");
     assert_eq!(calls[0]["_meta"], json!({}));
+    let answer = host.ask(3, "initialize", super::support::LEGACY).await;
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
     host.leave().await;
 }
 
@@ -86,12 +88,12 @@ async fn the_context_is_taken_out_and_nothing_else() {
     let (host, _stage, mut far, greeting) = legacy("{}").await;
     assert_eq!(greeting["capabilities"], json!({}), "it cannot be asked for what it has");
     assert_eq!(greeting["clientInfo"], json!({ "name": "host", "version": "1" }));
-    let context = MODERN.trim_matches(['{', '}']);
+    let context = &MODERN[1..MODERN.len() - 1];
     let params = |meta: &str| format!(r#"{{ "name":"x" , "_meta":{{ {meta}}} ,"n":1e999 }}"#);
     let own = r#""progressToken" : "t" , "k\u0041":1e999"#;
     for method in ["tools/call", "vendor/any", "tools/list"] {
         let level = r#""io.modelcontextprotocol/logLevel":"debug""#;
-        host.say(&request(1, method, &params(&format!("{own},{context}}}}},{level}")))).await;
+        host.say(&request(1, method, &params(&format!("{own},{context},{level}")))).await;
         let said = far.expect(method).await;
         let said = Raw::of(&said).params().to_owned();
         assert_eq!(said, r#"{ "name":"x" , "_meta":{"progressToken":"t","kA":1e999} ,"n":1e999 }"#);

@@ -54,12 +54,14 @@ async fn a_call_waits_no_longer_than_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_server_is_told_at_once_and_with_a_time() {
+async fn a_server_that_is_given_up_is_told_with_a_time() {
     let server = memory("server:\n tools echo(readOnly), die\n call die exit 3\n spawn 2..:\n start exit 4");
     let mut host = Host::legacy(&server).await;
     host.call(1, "die").await;
     host.within(secs(100)).await;
+    let began = Instant::now();
     let answer = host.call(2, "echo").await;
+    assert!(began.elapsed() <= secs(30), "{:?}", began.elapsed());
     let data = data(&answer);
     assert_eq!(data["outcome"], "not_sent");
     assert!(data["retryAfterMs"].as_u64().is_some_and(|after| after <= 900_000), "{answer}");
