@@ -195,7 +195,7 @@ async fn the_hosts_own_words_initialize_every_session() {
         assert_eq!(far.greet("{}").await, words);
         if epoch == 1 {
             let answer = host.answer(1).await;
-            assert_eq!((&answer["result"]["serverInfo"]["name"]), "far", "{answer}");
+            assert_eq!(answer["result"]["serverInfo"]["name"], "far", "{answer}");
             host.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
         }
         // The host's own is not a second one.
