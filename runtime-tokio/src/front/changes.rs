@@ -239,13 +239,13 @@ impl Session {
 
     /// A notification that a modern host gets on its streams only.
     fn deliver(&self, method: &str, params: Option<&RawValue>) {
-        match self.upstream() {
-            Some(Upstream { era: Era::Modern, .. }) => {
+        match self.upstream().map(Upstream::era) {
+            Some(Era::Modern) => {
                 for params in self.streams.addressed(method, params) {
                     self.outbox.tell(frame::notification(method, Some(&params)));
                 }
             }
-            Some(Upstream { era: Era::Legacy, .. }) if self.changes.greeted() => {
+            Some(Era::Legacy) if self.changes.greeted() => {
                 let without = params.and_then(super::streams::without_stream);
                 let params = without.as_deref().or(params);
                 self.outbox.tell(frame::notification(method, params.map(RawValue::get)));

@@ -72,10 +72,25 @@ struct Open {
 /// What the host's first message has begun.
 pub(super) struct Upstream {
     pub(super) connection: Connection,
+    /// The era of the host's first message.
+    era: Era,
+    /// The version that it asked for.
+    version: Box<str>,
+    /// The version that a host asked for that began with the modern era, and then with `initialize`: some do where
+    /// `server/discover` is not answered soon.
+    initialized: OnceLock<Box<str>>,
+}
+
+impl Upstream {
     /// The host's era.
-    pub(super) era: Era,
-    /// The version that a legacy host asked for.
-    pub(super) version: Box<str>,
+    pub(super) fn era(&self) -> Era {
+        if self.initialized.get().is_some() { Era::Legacy } else { self.era }
+    }
+
+    /// The version that the host asked for.
+    pub(super) fn version(&self) -> &str {
+        self.initialized.get().unwrap_or(&self.version)
+    }
 }
 
 impl Session {
@@ -222,8 +237,15 @@ impl Session {
         let invalid = |why: &str| Err((INVALID_REQUEST, why.to_owned()));
         match self.upstream() {
             None => self.begin(method, params, builder)?,
-            Some(Upstream { era, .. }) if method == "initialize" && (*era == Era::Legacy || self.changes.greeted()) => {
+            Some(upstream) if method == "initialize" && upstream.era() == Era::Legacy => {
                 return invalid("the session is initialized already");
+            }
+            Some(upstream) if method == "initialize" => {
+                let client = params.map(Client::from_initialize).transpose();
+                let client = client.map_err(|error| (-32_602, error.to_string()))?;
+                // Its other words were said when the server was dialled.
+                let version = client.map_or_else(Box::default, |client| client.version().as_str().into());
+                upstream.initialized.get_or_init(|| version);
             }
             Some(_) => {}
         }
@@ -250,7 +272,8 @@ impl Session {
         let connection = self.with_cache(builder).relay(client, Arc::new(Side(Arc::downgrade(self)))).build();
         let connection = connection.map_err(|error| (-32_603, error.to_string()))?;
         // Nobody else sets it.
-        let upstream = self.upstream.get_or_init(|| Upstream { connection, era, version });
+        let upstream =
+            self.upstream.get_or_init(|| Upstream { connection, era, version, initialized: OnceLock::new() });
         self.seat.take(self);
         self.spawn(self.clone().watch(upstream.connection.clone()));
         if era == Era::Modern {
@@ -358,7 +381,7 @@ impl Relay for Side {
         let Some(session) = self.0.upgrade() else {
             return Err(frame::error_body(-32_603, "the host has ended its session", None));
         };
-        if session.upstream().is_some_and(|upstream| upstream.era == Era::Modern) {
+        if session.upstream().is_some_and(|upstream| upstream.era() == Era::Modern) {
             tracing::warn!(epoch = %ask.epoch, method = ask.method, "a modern host cannot be asked this: refused");
             let why = format!("the client takes no requests: `{}`", ask.method);
             return Err(frame::error_body(METHOD_NOT_FOUND, &why, None));

@@ -90,7 +90,7 @@ impl Session {
     pub(super) async fn initialize(&self, upstream: &Upstream) -> Box<RawValue> {
         let (greeting, guessed) = self.greeting(upstream).await;
         self.changes.greet(guessed);
-        greeting.initialized(&upstream.version)
+        greeting.initialized(upstream.version())
     }
 
     /// The answer to `server/discover`: the server's, where it knows that request.
@@ -98,16 +98,16 @@ impl Session {
         let (greeting, guessed) = self.greeting(upstream).await;
         self.changes.greet(guessed);
         if guessed || greeting.era == Era::Legacy {
-            return Ok(greeting.discovered(&upstream.version));
+            return Ok(greeting.discovered(upstream.version()));
         }
         // A host may take it for a sign of life, and waits no longer than at the start.
         let wait = self.options.start_wait;
         let options =
             CallOptions { timeout: wait, max_wait: wait.min(self.options.calls.max_wait), ..self.options.calls };
-        let request = RawRequest { method: "server/discover", params, era: upstream.era };
+        let request = RawRequest { method: "server/discover", params, era: Era::Modern };
         match upstream.connection.request_raw(request, &options).await {
             Ok((_, result)) => Ok(result),
-            Err(error) if is_outage(&error) => Ok(greeting.discovered(&upstream.version)),
+            Err(error) if is_outage(&error) => Ok(greeting.discovered(upstream.version())),
             Err(error) => Err(error_of(&upstream.connection, &error)),
         }
     }

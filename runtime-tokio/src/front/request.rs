@@ -26,7 +26,7 @@ impl Session {
         taken_back: &TakenBack,
     ) -> Answer {
         let Some(upstream) = self.upstream() else { return Err(frame::error_body(-32_603, "not begun", None)) };
-        match (method, upstream.era) {
+        match (method, upstream.era()) {
             ("initialize", _) => self.promised(Ok(self.initialize(upstream).await)),
             ("server/discover", Era::Modern) => self.promised(self.discover(upstream, params).await),
             ("subscriptions/listen", Era::Modern) => self.listen(upstream, id, params).await,
@@ -51,7 +51,7 @@ impl Session {
         params: Option<&RawValue>,
         taken_back: &TakenBack,
     ) -> Answer {
-        let request = RawRequest { method, params, era: upstream.era };
+        let request = RawRequest { method, params, era: upstream.era() };
         match upstream.connection.request_raw_until(request, &self.options.calls, taken_back).await {
             Ok((_, result)) => Ok(result),
             Err(error) => {
@@ -84,7 +84,7 @@ impl Session {
         if lacks() {
             return Ok(self.known(kind, None));
         }
-        let request = RawRequest { method, params, era: upstream.era };
+        let request = RawRequest { method, params, era: upstream.era() };
         match connection.request_raw_until(request, &options, taken_back).await {
             Ok((session, result)) => {
                 self.changes.listed(kind, &session);

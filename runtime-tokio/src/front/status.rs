@@ -54,8 +54,8 @@ impl FrontStatus {
         for session in self.0.iter().filter_map(Seat::session) {
             let upstream = session.upstream();
             let host = &mut snapshot.host;
-            host.era = host.era.or(upstream.map(|upstream| upstream.era));
-            host.version = host.version.take().or_else(|| upstream.map(|upstream| upstream.version.clone()));
+            host.era = host.era.or(upstream.map(Upstream::era));
+            host.version = host.version.take().or_else(|| upstream.map(|upstream| upstream.version().into()));
             host.open += session.open_requests();
             host.asked += session.asks.open();
             snapshot.servers.extend(upstream.map(|upstream| upstream.connection.status()));

@@ -11,7 +11,7 @@ use crate::support::memory;
 const ODD: &str = r#"{ "a" :1 ,"a":2,	"big":123456789012345678901234567890.0100, "huge":1e999,"esc":"\u0041\/\"\ud83d\ude00", "nested":{"x" : [ 1 , { } ,null ], "x":-0.0}, "":true }"#;
 
 /// What the wire makes of it does not matter to bytes; names and tokens are as a host would give them.
-const REQUESTS: [(&str, &str, &str); 16] = [
+const REQUESTS: [(&str, &str, &str); 17] = [
     (
         "7",
         "tools/call",
@@ -34,6 +34,7 @@ const REQUESTS: [(&str, &str, &str); 16] = [
     ("4", "resources/templates/list", r#"{ "x":[ 3 ] }"#),
     ("5", "tasks/get", r#"{ "taskId":"t" , "x":1}"#),
     ("6", "server/discover", r#"{ "for a legacy host":"a method as any other" }"#),
+    ("11", "subscriptions/listen", r#"{ "notifications":{ } , "x":2 }"#),
     ("8", "vendor/anything", ODD),
     ("9", "vendor/no_object", r#"[ 1 , 2.50 ]"#),
 ];

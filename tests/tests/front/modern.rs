@@ -78,8 +78,6 @@ async fn a_legacy_server_is_discovered_by_the_front() {
     assert_eq!(text_of(&answer), "hi");
     let calls = asked(&server.ledger(), "tools/call");
     assert_eq!(calls[0]["_meta"], json!({}));
-    let answer = host.ask(3, "initialize", super::support::LEGACY).await;
-    assert_eq!(answer["error"]["code"], -32600, "{answer}");
     host.leave().await;
 }
 
@@ -262,5 +260,26 @@ async fn a_modern_host_is_greeted_at_once_too() {
     host.say(&call(1, "echo")).await;
     let answer = host.answer(1).await;
     assert_eq!(answer["error"]["data"]["outcome"], "not_sent", "{answer}");
+    host.leave().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_goes_back_to_initialize_is_a_legacy_one() {
+    let server = memory("server:\n discover error -32601 \"no\"\n initialize delay 20s\n info there 5");
+    let mut host = Host::of(&server);
+    host.say(&request(1, "server/discover", &with_meta(""))).await;
+    host.within(secs(2)).await;
+    let wrong = host.ask(2, "initialize", "{}").await;
+    assert_eq!(wrong["error"]["code"], -32602, "{wrong}");
+    host.say(&request(2, "initialize", &super::support::LEGACY.replace("2025-11-25", "2025-06-18"))).await;
+    assert_eq!(host.answer(2).await["result"]["protocolVersion"], "2025-06-18");
+    host.answer(1).await;
+    let again = host.ask(3, "initialize", super::support::LEGACY).await;
+    assert_eq!(again["error"]["code"], -32600, "{again}");
+    assert_eq!(host.ask(4, "tools/list", "{}").await["result"]["tools"], json!([]));
+    // What a modern host is told on its streams only.
+    assert_eq!(host.told(secs(60)).await, ["notifications/tools/list_changed"]);
+    host.say(&call(5, "echo")).await;
+    assert_eq!(text_of(&host.answer(5).await), "echo");
     host.leave().await;
 }
