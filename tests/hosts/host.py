@@ -15,12 +15,18 @@ def tell(line):
 
 
 async def on_message(message):
-    if type(message).__name__ == "ToolListChangedNotification":
+    # A modern session has its subscription for this, and some SDKs tell it here as well.
+    if type(message).__name__ == "ToolListChangedNotification" and not following:
         tell({"event": "list_changed"})
+
+
+following = False
 
 
 async def follow(listen):
     """Hears of changed tools in a modern session, whose subscriptions may end."""
+    global following
+    following = True
     while True:
         with contextlib.suppress(SubscriptionLost):
             async with listen() as changes:

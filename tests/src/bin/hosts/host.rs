@@ -20,6 +20,9 @@ use crate::process::PATIENCE;
 /// Where the hosts of this repository are.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts");
 
+/// Where what is in between keeps its files: each trial has its own.
+pub(crate) const KEPT_IN: [&str; 2] = ["MCP_REMOTE_CONFIG_DIR", "XDG_CACHE_HOME"];
+
 /// How long a host waits for the answer to a call.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// What more is waited for the host to say so.
@@ -33,15 +36,27 @@ pub(crate) struct Kind {
     environment: Option<&'static str>,
     source: &'static str,
     options: &'static [&'static str],
+    /// The era that it does not prefer.
+    pub(crate) other_era: &'static str,
+}
+
+const fn kind(
+    name: &'static str,
+    environment: Option<&'static str>,
+    source: &'static str,
+    options: &'static [&'static str],
+    other_era: &'static str,
+) -> Kind {
+    Kind { name, environment, source, options, other_era }
 }
 
 /// All of them, each in the era that it speaks if nothing is said; the TypeScript SDK 2 in both.
 pub(crate) const KINDS: &[Kind] = &[
-    Kind { name: "TypeScript SDK 1.32.2", environment: None, source: "ts1.mjs", options: &[] },
-    Kind { name: "TypeScript SDK 2.4.0", environment: None, source: "ts2.mjs", options: &[] },
-    Kind { name: "TypeScript SDK 2.4.0, auto", environment: None, source: "ts2.mjs", options: &["--era", "auto"] },
-    Kind { name: "Python mcp 2.3.0", environment: Some("mcp-2"), source: "mcp2.py", options: &[] },
-    Kind { name: "fastmcp 4.2.3", environment: Some("fastmcp"), source: "fastmcp4.py", options: &[] },
+    kind("TypeScript SDK 1.32.2", None, "ts1.mjs", &[], "modern"),
+    kind("TypeScript SDK 2.4.0", None, "ts2.mjs", &[], "modern"),
+    kind("TypeScript SDK 2.4.0, auto", None, "ts2.mjs", &["--era", "auto"], "legacy"),
+    kind("Python mcp 2.3.0", Some("mcp-2"), "mcp2.py", &[], "legacy"),
+    kind("fastmcp 4.2.3", Some("fastmcp"), "fastmcp4.py", &[], "legacy"),
 ];
 
 /// What a host says.
@@ -100,7 +115,7 @@ impl Host {
             None => Command::new(node(installed)),
         };
         command.arg(Path::new(SOURCES).join(kind.source)).args(kind.options).arg("--").args(server);
-        command.current_dir(installed.join("node")).env("MCP_REMOTE_CONFIG_DIR", scratch);
+        command.current_dir(installed.join("node")).envs(KEPT_IN.map(|variable| (variable, scratch)));
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| {

@@ -10,7 +10,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::between::{Between, Middle};
-use crate::upstream::{Transport, Upstream};
+use crate::host::KEPT_IN;
+use crate::upstream::{Served, Upstream};
 
 /// Within what it must have an answer: its own patience is 15 s for the session and 60 s for a request.
 const BOUND: Duration = Duration::from_secs(90);
@@ -21,12 +22,12 @@ const CALL: &[&str] = &["--method", "tools/call", "--tool-name", "echo", "--tool
 /// What it said with the server healthy, and with the server down from the start.
 pub(crate) async fn run(
     between: Between,
-    transport: Transport,
+    served: Served,
     installed: &Path,
     scratch: PathBuf,
 ) -> Result<String, String> {
     std::fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    let mut upstream = Upstream::start(transport).await?;
+    let mut upstream = Upstream::start(served).await?;
     let mut middle = Middle::new(between, installed, &upstream, &scratch).await?;
     let ask = |what| ask(what, installed, &middle, &scratch);
     let (listed, called) = (ask(LIST).await?, ask(CALL).await?);
@@ -55,7 +56,7 @@ async fn ask(what: &[&str], installed: &Path, middle: &Middle, scratch: &Path) -
         [option, url] if option == "--url" => command.arg("--server-url").arg(url).args(["--transport", "http"]),
         server => command.arg("--").args(server),
     };
-    command.env("MCP_REMOTE_CONFIG_DIR", scratch).env("HOME", scratch);
+    command.envs(KEPT_IN.map(|variable| (variable, scratch))).env("HOME", scratch);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| error.to_string())?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())).ok_or("a process without an id")?);

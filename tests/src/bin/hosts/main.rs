@@ -1,8 +1,9 @@
 //! Real hosts, and the front between them and a server that is killed, frozen, down, and back with other tools.
 //!
 //! `hosts run DIR [NAME…]` plays it with the hosts that are installed in DIR (those whose name contains a NAME), prints
-//! what each was told of its 200 calls, and fails if a promise of the front was broken. `hosts compare DIR [NAME…]` puts
-//! other proxies in its place, or nothing, and prints how they differ.
+//! what each was told of its 200 calls, and fails if a promise of the front was broken. The server speaks both eras, or
+//! only the one that the host does not prefer. `hosts compare DIR [NAME…]` puts other proxies in the front's place, or
+//! nothing, and prints how they differ.
 
 mod between;
 mod host;
@@ -24,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::between::Between;
 use crate::host::KINDS;
 use crate::tables::{Inspected, Played};
-use crate::upstream::Transport;
+use crate::upstream::{Served, Transport};
 
 /// How many trials run at the same time: mostly they wait.
 const AT_ONCE: usize = 10;
@@ -65,34 +66,43 @@ async fn run(installed: &Path, between: &[Between], names: &[String]) -> ExitCod
     let wanted = |parts: [&str; 3]| {
         names.is_empty() || names.iter().all(|name| parts.iter().any(|part| part.contains(name.as_str())))
     };
+    let compare = between.len() > 1;
     let mut trials = Vec::new();
     let mut inspections = Vec::new();
     for &between in between {
         for transport in Transport::ALL.into_iter().filter(|&transport| between.supports(transport)) {
+            let both = Served { transport, era: "both" };
             for &kind in KINDS {
-                if wanted([kind.name, transport.name(), between.name()]) {
+                let crossed = (!compare).then_some(Served { transport, era: kind.other_era });
+                for served in [Some(both), crossed].into_iter().flatten() {
+                    if !wanted([kind.name, &served.name(), between.name()]) {
+                        continue;
+                    }
                     let folder = scratch.0.join(format!("trial-{}", trials.len()));
                     trials.push(async move {
-                        let row = trial::run(kind, between, transport, installed, folder).await;
-                        eprintln!("{} – {} – {}: done", kind.name, between.name(), transport.name());
-                        Played { host: kind.name, between, transport, row }
+                        let row = trial::run(kind, between, served, installed, folder).await;
+                        eprintln!("{} – {} – {}: done", kind.name, between.name(), served.name());
+                        Played { host: kind.name, between, served, row }
                     });
                 }
             }
-            if wanted(["Inspector", transport.name(), between.name()]) {
+            if wanted(["Inspector", &both.name(), between.name()]) {
                 let folder = scratch.0.join(format!("inspector-{}", inspections.len()));
                 inspections.push(async move {
-                    let said = inspector::run(between, transport, installed, folder).await;
-                    Inspected { between, transport, said }
+                    let said = inspector::run(between, both, installed, folder).await;
+                    Inspected { between, served: both, said }
                 });
             }
         }
     }
     let trials = futures::stream::iter(trials).buffer_unordered(AT_ONCE).collect::<Vec<_>>();
-    let inspections = futures::stream::iter(inspections).buffered(1).collect::<Vec<_>>();
+    let inspections = futures::stream::iter(inspections).buffered(AT_ONCE).collect::<Vec<_>>();
     let (mut played, inspected) = tokio::join!(trials, inspections);
-    played.sort_by_key(|played| (played.between as u8, played.transport as u8, place(played.host)));
-    tables::print(&played, &inspected, between.len() > 1)
+    let crossed = |served: Served| served.era != "both";
+    played.sort_by_key(|Played { host, between, served, .. }| {
+        (*between as u8, crossed(*served), served.transport as u8, place(host))
+    });
+    tables::print(&played, &inspected, compare)
 }
 
 fn place(host: &str) -> Option<usize> {

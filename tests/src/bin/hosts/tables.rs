@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use crate::between::Between;
 use crate::tally::{Figures, Outcome, Row};
-use crate::upstream::Transport;
+use crate::upstream::{Served, Transport};
 
 /// A trial, or why there was none.
 pub(crate) struct Played {
     pub(crate) host: &'static str,
     pub(crate) between: Between,
-    pub(crate) transport: Transport,
+    pub(crate) served: Served,
     pub(crate) row: Result<Row, String>,
 }
 
 /// What the Inspector showed, or how it failed.
 pub(crate) struct Inspected {
     pub(crate) between: Between,
-    pub(crate) transport: Transport,
+    pub(crate) served: Served,
     pub(crate) said: Result<String, String>,
 }
 
@@ -34,19 +34,19 @@ pub(crate) fn print(played: &[Played], inspected: &[Inspected], compare: bool) -
         told(played);
     }
     println!();
-    for Inspected { between, transport, said } in inspected {
+    for Inspected { between, served, said } in inspected {
         let said = said.as_ref().map_or_else(|why| format!("no answer: {why}"), Clone::clone);
-        println!("Inspector 2.12.0 – {} – {}: {said}", between.name(), transport.name());
+        println!("Inspector 2.12.0 – {} – {}: {said}", between.name(), served.name());
     }
     let (mut passed, mut failed) = (0, 0);
-    for Played { host, between, transport, row } in played.iter().filter(|played| played.between == Between::Front) {
+    for Played { host, between, served, row } in played.iter().filter(|played| played.between == Between::Front) {
         let faults = row.as_ref().map_or_else(|why| vec![why.clone()], Row::faults);
         if faults.is_empty() {
             passed += 1;
             continue;
         }
         failed += 1;
-        println!("{host} – {} – {}: FAILED: {}", between.name(), transport.name(), faults.join("; "));
+        println!("{host} – {} – {}: FAILED: {}", between.name(), served.name(), faults.join("; "));
         if let Ok(row) = row {
             row.explain();
         }
@@ -65,20 +65,20 @@ fn each(played: &[Played]) {
          not sent, failed unreported, doubled | new tools heard of, listed | session closed | back after a kill | took |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for Played { host, between, transport, row } in played {
-        let (between, transport) = (between.name(), transport.name());
+    for Played { host, between, served, row } in played {
+        let (between, served) = (between.name(), served.name());
         let row = match row {
             Ok(row) => row,
             Err(why) => {
                 let why: String = why.chars().take(160).collect();
-                println!("| {host} | {between} | {transport} | **not played**: {} |", why.replace(['|', '\n'], "/"));
+                println!("| {host} | {between} | {served} | **not played**: {} |", why.replace(['|', '\n'], "/"));
                 continue;
             }
         };
         let Figures { annotated, annotated_failed, repeated, .. } = row.figures();
         let Figures { unannotated, unannotated_answered, unknown, not_sent, unreported, doubled, .. } = row.figures();
         println!(
-            "| {host} ({}) | {between} | {transport} | {annotated_failed} of {annotated}, {repeated} | {unannotated_answered} of \
+            "| {host} ({}) | {between} | {served} | {annotated_failed} of {annotated}, {repeated} | {unannotated_answered} of \
              {unannotated}, {unknown}, {not_sent}, {unreported}, {doubled} | {} (heard {} times), {} | {} | {} | {:.0} s |",
             row.version,
             yes(row.heard),
@@ -95,7 +95,7 @@ fn each(played: &[Played]) {
 fn difference(played: &[Played]) {
     println!(
         "| between | upstream | annotated calls failed | other calls failed, outcome unreported | outcome unknown, reported \
-         | run twice | sessions closed | heard of new tools | back after a kill |"
+         | run twice | hosts without a session in the end | heard of new tools | back after a kill |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for between in Between::ALL {
@@ -117,7 +117,7 @@ fn difference(played: &[Played]) {
                 figures.unannotated,
                 figures.unknown,
                 figures.doubled,
-                count(|row| row.closed),
+                count(Row::lost),
                 rows.len(),
                 count(|row| row.heard),
                 rows.len(),
@@ -148,7 +148,7 @@ fn told(played: &[Played]) {
 }
 
 fn of_both(played: &[Played], between: Between, transport: Transport) -> Vec<&Row> {
-    let of_both = |played: &&Played| played.between == between && played.transport == transport;
+    let of_both = |played: &&Played| played.between == between && played.served.transport == transport;
     played.iter().filter(of_both).filter_map(|played| played.row.as_ref().ok()).collect()
 }
 

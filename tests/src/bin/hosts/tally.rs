@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mcp_reconnect_tests::fake::{Event, Ledger};
 
-use crate::trial::CALLS;
+use crate::trial::{CALLS, LAST};
 
 /// What a host was told, with the words.
 #[derive(Debug)]
@@ -140,6 +140,12 @@ impl Row {
         listed("search") && !listed("put")
     }
 
+    /// Whether it can call nothing any more.
+    pub(crate) fn lost(&self) -> bool {
+        let answered = |call: &Call| call.phase == LAST && matches!(call.outcome, Outcome::Answered);
+        !self.calls.iter().any(answered)
+    }
+
     /// What is wrong with it, for one that promises that nothing is.
     pub(crate) fn faults(&self) -> Vec<String> {
         let figures = self.figures();
@@ -203,5 +209,102 @@ impl std::ops::Add for Figures {
             doubled: self.doubled + other.doubled,
             wrong: self.wrong + other.wrong,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ledger(lines: &[serde_json::Value]) -> Ledger {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let path = std::env::temp_dir().join(format!("hosts-tally-{}-{}", std::process::id(), lines.len()));
+        std::fs::write(&path, text).unwrap();
+        let ledger = Ledger::read(&path);
+        std::fs::remove_file(&path).unwrap();
+        ledger.unwrap()
+    }
+
+    fn asked(spawn: u32, id: u32, text: &str) -> serde_json::Value {
+        let params = json!({ "arguments": { "text": text } });
+        json!({ "spawn": spawn, "at": 0, "event": "request", "method": "tools/call", "id": id, "tool": "write",
+            "version": null, "params": params })
+    }
+
+    fn ran(spawn: u32, id: u32) -> serde_json::Value {
+        json!({ "spawn": spawn, "at": 0, "event": "executed", "tool": "write", "id": id })
+    }
+
+    fn call(number: usize, annotated: bool, outcome: Outcome) -> Call {
+        let text = format!("call-{number}");
+        Call { tool: "write", annotated, text, phase: LAST, outcome, took: Duration::ZERO, runs: 1 }
+    }
+
+    /// A trial in which all went well.
+    fn row() -> Row {
+        let outcome = |number| if number == 1 { Outcome::Unknown(String::new()) } else { Outcome::Answered };
+        Row {
+            version: String::new(),
+            calls: (0..CALLS).map(|number| call(number, number % 2 == 0, outcome(number))).collect(),
+            recovered: Vec::new(),
+            heard: true,
+            changes: 1,
+            new_tools: Ok(vec!["search".to_owned()]),
+            closed: false,
+            ended: true,
+            left: false,
+            tail: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn runs_are_counted_by_the_text_of_the_call_in_whatever_spawn() {
+        let ledger = ledger(&[
+            asked(1, 7, "call-0"),
+            ran(1, 7),
+            asked(1, 8, "call-1"),
+            asked(2, 7, "call-1"), // the same id, another session
+            ran(2, 7),
+            asked(2, 9, "call-0"),
+            ran(2, 9),
+        ]);
+        let row = row().with_runs(&ledger);
+        assert_eq!(row.calls.iter().take(3).map(|call| call.runs).collect::<Vec<_>>(), [2, 1, 0]);
+    }
+
+    #[test]
+    fn every_broken_promise_is_a_fault() {
+        assert_eq!(row().faults(), Vec::<String>::new());
+        let broken: [(&str, fn(&mut Row)); 12] = [
+            ("199 calls were made", |row| drop(row.calls.pop())),
+            ("99 of them", |row| row.calls[0].annotated = false),
+            ("1 annotated calls failed", |row| row.calls[0].outcome = Outcome::Unknown(String::new())),
+            ("1 unannotated calls ran twice", |row| row.calls[1].runs = 2),
+            ("1 unannotated calls failed without", |row| row.calls[3].outcome = Outcome::Failed(String::new())),
+            ("1 calls with a wrong outcome", |row| row.calls[3].outcome = Outcome::NotSent(String::new())),
+            ("1 calls with a wrong outcome", |row| row.calls[3].runs = 0),
+            ("no unannotated call", |row| row.calls[1].outcome = Outcome::Answered),
+            ("it did not hear", |row| row.heard = false),
+            ("after that it listed", |row| row.new_tools = Ok(vec!["search".to_owned(), "put".to_owned()])),
+            ("its session was closed", |row| row.closed = true),
+            ("what it started outlived it", |row| row.left = true),
+        ];
+        for (fault, break_it) in broken {
+            let mut row = row();
+            break_it(&mut row);
+            assert!(row.faults().iter().any(|said| said.contains(fault)), "{fault}: {:?}", row.faults());
+        }
+    }
+
+    #[test]
+    fn what_may_run_twice_and_what_is_honest_is_no_fault() {
+        let mut row = row();
+        row.calls[0].runs = 2;
+        (row.calls[3].outcome, row.calls[3].runs) = (Outcome::NotSent(String::new()), 0);
+        assert_eq!(row.faults(), Vec::<String>::new());
+        assert_eq!((row.figures().repeated, row.figures().not_sent), (1, 1));
     }
 }

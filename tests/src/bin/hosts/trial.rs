@@ -10,10 +10,12 @@ use tokio::time::{Instant, sleep};
 use crate::between::{Between, Middle};
 use crate::host::{Answer, Host, Kind};
 use crate::tally::{Call, Outcome, Row};
-use crate::upstream::{Transport, Upstream};
+use crate::upstream::{Served, Upstream};
 
 /// How many calls a trial makes, half of them to annotated tools.
 pub(crate) const CALLS: usize = 200;
+/// What is called the phase of the last of them.
+pub(crate) const LAST: &str = "healthy again";
 /// A stop from which the server recovers before it counts as hung (the front: `--hung-after`).
 const SHORT_FREEZE: Duration = Duration::from_millis(1500);
 /// How long a server that hangs for good does so, until its operator restarts it. Over stdio the front does so before.
@@ -63,13 +65,13 @@ struct Trial {
 pub(crate) async fn run(
     kind: Kind,
     between: Between,
-    transport: Transport,
+    served: Served,
     installed: &Path,
     scratch: PathBuf,
 ) -> Result<Row, String> {
     let started = Instant::now();
     std::fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    let upstream = Upstream::start(transport).await?;
+    let upstream = Upstream::start(served).await?;
     let middle = Middle::new(between, installed, &upstream, &scratch).await?;
     let host = Host::start(kind, installed, middle.server.clone(), &scratch).await?;
     let version = host.version();
@@ -102,6 +104,8 @@ pub(crate) async fn run(
 
 impl Trial {
     async fn play(&mut self) -> Result<(), String> {
+        // As every host does. One that has not seen the tools need not hear that they have changed.
+        self.host.tools().await.map_err(|why| format!("the tools cannot be listed: {why}"))?;
         self.one_by_one("healthy", &both(PUT, WRITE, 20)).await;
         for _ in 0..2 {
             self.killed_between_calls().await?;
@@ -113,7 +117,7 @@ impl Trial {
         self.frozen_for_a_while().await?;
         self.frozen_for_good().await?;
         self.down().await?;
-        self.together("healthy again", &both(WRITE, ECHO, 20)).await;
+        self.together(LAST, &both(WRITE, ECHO, 20)).await;
         Ok(())
     }
 

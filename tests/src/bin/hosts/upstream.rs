@@ -28,10 +28,26 @@ impl Transport {
     }
 }
 
-/// Speaks both eras, so that each host gets the one that it prefers. What is slow is there to be interrupted: before it
+/// What the server is to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) transport: Transport,
+    /// `both`, so that a host gets the one that it prefers; or only `legacy` or `modern`.
+    pub(crate) era: &'static str,
+}
+
+impl Served {
+    pub(crate) fn name(self) -> String {
+        match self.era {
+            "both" => self.transport.name().to_owned(),
+            era => format!("{}, {era} only", self.transport.name()),
+        }
+    }
+}
+
+/// What is slow is there to be interrupted: before it
 /// ran, or after.
-const SCRIPT: &str = "era both
-capabilities tools(listChanged)
+const SCRIPT: &str = "capabilities tools(listChanged)
 call slow_read commit, delay 1s
 call slow_write commit, delay 1s
 call late_write delay 1s
@@ -39,7 +55,9 @@ tools slow_read(readOnly), slow_write, late_write, echo(readOnly), write, ";
 /// What is offered besides, before and after it was restarted with other tools.
 const TOOLS: [&str; 2] = ["put(idempotent)", "search(readOnly)"];
 /// Ends before it says anything.
-const DOWN: &str = r#"start stderr "no database\n", exit 1"#;
+const DOWN: &str = r#"initialize never
+discover never
+start stderr "no database\n", exit 1"#;
 
 /// How long a call may take to come to the server before a fault is made without it.
 const ARRIVAL: Duration = Duration::from_secs(5);
@@ -48,18 +66,19 @@ const ARRIVAL: Duration = Duration::from_secs(5);
 pub(crate) struct Upstream {
     fake: FakeProcess,
     http: Option<(ReservedPort, Option<Process>)>,
+    era: &'static str,
     other_tools: bool,
 }
 
 impl Upstream {
-    pub(crate) async fn start(transport: Transport) -> Result<Self, String> {
+    pub(crate) async fn start(Served { transport, era }: Served) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fake-server");
-        let fake = FakeProcess::new(program, &script(false)).map_err(|error| error.to_string())?;
+        let fake = FakeProcess::new(program, &script(era, false)).map_err(|error| error.to_string())?;
         let http = match transport {
             Transport::Stdio => None,
             Transport::Http => Some((ReservedPort::new().map_err(|error| error.to_string())?, None)),
         };
-        let mut upstream = Self { fake, http, other_tools: false };
+        let mut upstream = Self { fake, http, era, other_tools: false };
         upstream.start_process().await?;
         Ok(upstream)
     }
@@ -86,7 +105,7 @@ impl Upstream {
     /// The same, and the next one has other tools.
     pub(crate) async fn restart_with_other_tools(&mut self) -> Result<(), String> {
         self.other_tools = true;
-        self.set_script(&script(true))?;
+        self.set_script(&script(self.era, true))?;
         self.restart().await
     }
 
@@ -98,7 +117,7 @@ impl Upstream {
 
     /// It can be started again; over HTTP it is.
     pub(crate) async fn come_back(&mut self) -> Result<(), String> {
-        self.set_script(&script(self.other_tools))?;
+        self.set_script(&script(self.era, self.other_tools))?;
         self.start_process().await
     }
 
@@ -147,8 +166,8 @@ impl Upstream {
     }
 }
 
-fn script(other_tools: bool) -> String {
-    format!("{SCRIPT}{}\n", TOOLS[usize::from(other_tools)])
+fn script(era: &str, other_tools: bool) -> String {
+    format!("era {era}\n{SCRIPT}{}\n", TOOLS[usize::from(other_tools)])
 }
 
 fn asks(event: &Event, wanted: &str) -> bool {
