@@ -139,7 +139,7 @@ impl Middle {
         self.pids.parent().unwrap_or(&self.pids)
     }
 
-    /// Not a later process with its number: this very folder is in the environment that it was started with.
+    /// Whether it runs, and was started for this: this very folder is in its environment.
     fn is_ours(&self, pid: Pid) -> bool {
         let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let runs = state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']));
@@ -151,10 +151,11 @@ impl Middle {
 
 impl Drop for Middle {
     fn drop(&mut self) {
-        for pid in self.started() {
-            if self.is_ours(pid) {
-                _ = kill_process(pid, Signal::KILL); // it may have ended by itself
-            }
+        // Whatever group, session or parent it has by now.
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
+        for pid in pids.filter(|&pid| self.is_ours(pid)) {
+            _ = kill_process(pid, Signal::KILL); // it may have ended by itself
         }
     }
 }
