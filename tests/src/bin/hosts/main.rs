@@ -96,7 +96,7 @@ async fn run(installed: &Path, between: &[Between], names: &[String]) -> ExitCod
         }
     }
     let trials = futures::stream::iter(trials).buffer_unordered(AT_ONCE).collect::<Vec<_>>();
-    let inspections = futures::stream::iter(inspections).buffered(AT_ONCE).collect::<Vec<_>>();
+    let inspections = futures::stream::iter(inspections).buffered(2).collect::<Vec<_>>();
     let (mut played, inspected) = tokio::join!(trials, inspections);
     let crossed = |served: Served| served.era != "both";
     played.sort_by_key(|Played { host, between, served, .. }| {

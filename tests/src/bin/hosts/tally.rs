@@ -278,7 +278,8 @@ mod tests {
     #[test]
     fn every_broken_promise_is_a_fault() {
         assert_eq!(row().faults(), Vec::<String>::new());
-        let broken: [(&str, fn(&mut Row)); 12] = [
+        type Break = fn(&mut Row);
+        let broken: [(&str, Break); 12] = [
             ("199 calls were made", |row| drop(row.calls.pop())),
             ("99 of them", |row| row.calls[0].annotated = false),
             ("1 annotated calls failed", |row| row.calls[0].outcome = Outcome::Unknown(String::new())),
