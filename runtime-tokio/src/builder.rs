@@ -162,7 +162,7 @@ impl Builder {
     /// Speaks for this client: what servers ask and tell goes to `relay` as it came, in the place of a handler. A server
     /// that speaks both eras is spoken to in the client's.
     pub fn relay(mut self, client: Client, relay: Arc<dyn Relay>) -> Self {
-        self.home = client.version().has_initialize().then_some(Era::Legacy);
+        self.home = Some(if client.version().has_initialize() { Era::Legacy } else { Era::Modern });
         self.client = Some(client);
         self.boxed_handler(move |_| Handler::relayed(relay.clone()))
     }

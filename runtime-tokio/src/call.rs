@@ -417,7 +417,7 @@ fn i32_code(code: i64) -> i32 {
     i32::try_from(code).unwrap_or(ErrorCode::INTERNAL_ERROR.0)
 }
 
-fn empty_result() -> Box<RawValue> {
+pub(crate) fn empty_result() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 

@@ -270,7 +270,7 @@ impl Life {
         let client = self.spec.client.clone().unwrap_or_else(|| Client::of(&handler.get_info()));
         let mut after_probe_killed = false;
         let (wire, established) = loop {
-            let wire = self.dial().await?;
+            let wire = self.dial().await.inspect_err(|_| self.doubt_if(after_probe_killed))?;
             let options = Handshake {
                 memory: &self.spec.memory,
                 policy: self.spec.policy,
@@ -289,7 +289,10 @@ impl Life {
                     wire.control().close().await;
                     self.set_link(None);
                 }
-                Err(HandshakeError::Failed { failure, cause }) => return Err(Ended { failure, cause }),
+                Err(HandshakeError::Failed { failure, cause }) => {
+                    self.doubt_if(after_probe_killed);
+                    return Err(Ended { failure, cause });
+                }
             }
         };
         self.note(What::Reached(ReadyFlag::Initialized));
@@ -310,8 +313,21 @@ impl Life {
             let listing = list(&wire, &established).await.map_err(|error| failed_list(&error))?;
             catalogue.tools = Part::Listed(listing.items);
         }
+        let later = self.spec.wanted.borrow().clone();
+        if later != wanted {
+            // Wanted while the tools were listed.
+            for failure in setup::set_up(&wire, &established, &later).await {
+                self.note(What::Tell(failure.into()));
+            }
+        }
         let session = Session::new(wire, established, service, catalogue, self.notes.clone());
         Ok((Arc::new(session), changes))
+    }
+
+    fn doubt_if(&self, probe_killed: bool) {
+        if probe_killed {
+            self.spec.memory.doubt();
+        }
     }
 
     async fn dial(&self) -> Result<Wire, Ended> {

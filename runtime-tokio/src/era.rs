@@ -92,6 +92,14 @@ impl EraMemory {
         }
     }
 
+    /// A server that ended on the probe has not shown that it is of the legacy era: it may just be down. A client of the
+    /// modern era asks it again; any other one begins with `initialize`, which costs such a server one spawn less.
+    pub(crate) fn doubt(&self) {
+        if self.home == Some(Era::Modern) {
+            self.forget();
+        }
+    }
+
     /// The next handshake begins with this version.
     pub(crate) fn learn_version(&self, version: Option<&ProtocolVersion>) {
         self.lock().version = version.map(ToString::to_string);

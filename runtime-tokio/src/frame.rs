@@ -302,6 +302,13 @@ pub(crate) fn set_member(object: &RawValue, name: &str, value: &str) -> Option<B
     RawValue::from_string(format!("{}{value}{}", &text[..at], &text[at + old.len()..])).ok()
 }
 
+/// An object with one more member in front.
+pub(crate) fn with_first(object: &str, name: &str, value: &str) -> String {
+    let rest = object.trim_start().strip_prefix('{').unwrap_or("}").trim_start();
+    let comma = if rest.starts_with('}') { "" } else { "," };
+    format!(r#"{{"{name}":{value}{comma}{rest}"#)
+}
+
 /// The members of a JSON object in their order, values unread.
 #[derive(Default)]
 pub(crate) struct Object<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);

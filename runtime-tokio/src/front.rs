@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_reconnect_core::replay::Replay;
-use tokio::sync::{SetOnce, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::Builder;

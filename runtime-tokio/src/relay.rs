@@ -13,7 +13,7 @@ pub use crate::client::{Client, NoClient};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::error::CallError;
-use crate::frame::{self, Object, member, set_member};
+use crate::frame::{self, Object, member, set_member, with_first};
 use crate::session::Session;
 use crate::setup::Wanted;
 
@@ -84,8 +84,9 @@ pub struct RawRequest<'a> {
     pub method: &'a str,
     /// The parameters.
     pub params: Option<&'a RawValue>,
-    /// The era that they are written for. For a session of the other one `_meta` is adapted, and nothing else: the
-    /// client's context is added, or taken out.
+    /// The era that they are written for. For a session of the other one `_meta` is adapted: the client's context is added,
+    /// or taken out. A result of a legacy server gets what a modern client insists on (`resultType`; `ttlMs` and
+    /// `cacheScope` where they belong). Nothing else is touched.
     pub era: Era,
 }
 
@@ -100,9 +101,37 @@ impl<'a> RawRequest<'a> {
 
     /// The parameters as this session knows them, where they are written otherwise.
     pub(crate) fn adapted(&self, session: &Session, params: Option<&RawValue>) -> Option<Box<RawValue>> {
-        let foreign = self.era == Era::Modern && session.server().protocol_version.has_initialize();
-        params.filter(|_| foreign).and_then(without_context)
+        params.filter(|_| self.is_modern_before_legacy(session)).and_then(without_context)
     }
+
+    /// The result as the client knows it.
+    fn result(&self, session: &Session, result: Box<RawValue>) -> Box<RawValue> {
+        let completed = if self.is_modern_before_legacy(session) { completed(self.method, &result) } else { None };
+        completed.unwrap_or(result)
+    }
+
+    fn is_modern_before_legacy(&self, session: &Session) -> bool {
+        self.era == Era::Modern && session.server().protocol_version.has_initialize()
+    }
+}
+
+/// What a modern client wants to find in a result: its kind, and how long it may be kept.
+const KIND: (&str, &str) = ("resultType", "\"complete\"");
+const KEPT: [(&str, &str); 2] = [("ttlMs", "0"), ("cacheScope", "\"private\"")];
+/// The requests whose results say how long they may be kept.
+const CACHEABLE: [&str; 5] =
+    ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"];
+
+/// A result with the members that only modern servers write, before its own; `None` where it has them.
+fn completed(method: &str, result: &RawValue) -> Option<Box<RawValue>> {
+    let Object(members) = serde_json::from_str(result.get()).ok()?;
+    let kept = KEPT.into_iter().filter(|_| CACHEABLE.contains(&method));
+    let missing: Vec<_> = kept.chain([KIND]).filter(|(name, _)| member(&members, name).is_none()).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let add = |text: String, (name, value): (&str, &str)| with_first(&text, name, value);
+    RawValue::from_string(missing.into_iter().fold(result.get().to_owned(), add)).ok()
 }
 
 /// Parameters without the context that modern clients put into `_meta`; `None` where there is none of it.
@@ -144,12 +173,18 @@ impl Connection {
         taken_back: &TakenBack,
     ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
         let performance = Performance::new(&self.0, Target::Raw(request), options).taken_back_with(taken_back);
-        let answer = performance.run(request.params).await?;
+        let (session, result) = performance.run(request.params).await?;
         if let Some(params) = request.params {
             let keep = |wanted: &mut Wanted| wanted.keep(request.method, params);
             self.0.spec.wanted.send_if_modified(keep);
         }
-        Ok(answer)
+        let result = request.result(&session, result);
+        Ok((session, result))
+    }
+
+    /// Takes what a request sets up for the sessions to come.
+    pub(crate) fn set_later(&self, method: &str, params: &RawValue) {
+        self.0.spec.wanted.send_if_modified(|wanted| wanted.keep(method, params));
     }
 
     /// Sends a notification as it is to the session that is there; without one it is dropped.

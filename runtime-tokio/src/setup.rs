@@ -25,7 +25,7 @@ const QUICK: Duration = Duration::from_secs(1);
 const QUICK_FAILURES: u32 = 5;
 
 /// What the host has asked for, for as long as the connection lives.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) log_level: Option<LoggingLevel>,
     pub(crate) subscriptions: BTreeSet<String>,
@@ -34,20 +34,38 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Notes what a request of a client sets up, once it was answered. Whether it does.
     pub(crate) fn keep(&mut self, method: &str, params: &RawValue) -> bool {
+        match Setting::read(method, params) {
+            Some(Setting::Level(level)) => self.log_level.replace(level) != Some(level),
+            Some(Setting::Subscribe(uri)) => self.subscriptions.insert(uri),
+            Some(Setting::Unsubscribe(uri)) => self.subscriptions.remove(&uri),
+            None => false,
+        }
+    }
+}
+
+/// A request that sets something up in a session.
+pub(crate) enum Setting {
+    Level(LoggingLevel),
+    Subscribe(String),
+    Unsubscribe(String),
+}
+
+impl Setting {
+    /// What a request sets up; `None` if it is another one, or its parameters cannot be read.
+    pub(crate) fn read(method: &str, params: &RawValue) -> Option<Self> {
         #[derive(serde::Deserialize)]
         struct Parts {
             level: Option<LoggingLevel>,
             uri: Option<String>,
         }
         if !["logging/setLevel", "resources/subscribe", "resources/unsubscribe"].contains(&method) {
-            return false;
+            return None;
         }
-        let Ok(Parts { level, uri }) = serde_json::from_str(params.get()) else { return false };
-        match (method, level, uri) {
-            ("logging/setLevel", Some(level), _) => self.log_level.replace(level) != Some(level),
-            ("resources/subscribe", _, Some(uri)) => self.subscriptions.insert(uri),
-            ("resources/unsubscribe", _, Some(uri)) => self.subscriptions.remove(&uri),
-            _ => false,
+        let Parts { level, uri } = serde_json::from_str(params.get()).ok()?;
+        match method {
+            "logging/setLevel" => level.map(Self::Level),
+            "resources/subscribe" => uri.map(Self::Subscribe),
+            _ => uri.map(Self::Unsubscribe),
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::error::CallError;
 use crate::frame;
 
 /// The code of a call that did not run.
-pub(super) const NOT_SENT: i32 = -32_000;
+pub(super) const NOT_SENT: i32 = -32_010;
 /// The code of a call that may have run.
-pub(super) const UNKNOWN: i32 = -32_001;
+pub(super) const UNKNOWN: i32 = -32_011;
 
 /// The `error` member for a call: the server's own words, or ours for a model to act on. Its `data` says `class`,
 /// `outcome` (`not_sent` or `unknown`), `reason`, and `retryAfterMs` where that is known.

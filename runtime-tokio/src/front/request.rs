@@ -9,12 +9,13 @@ use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::changes::Kind;
 use super::dispatch::{METHOD_NOT_FOUND, Session, Upstream};
-use crate::call::CallOptions;
+use crate::call::{CallOptions, empty_result};
 use crate::catalogue::Catalogue;
 use crate::era::Era;
 use crate::error::CallError;
 use crate::frame;
 use crate::relay::{RawRequest, TakenBack};
+use crate::setup::Setting;
 
 impl Session {
     /// The answer to a request of the host, however long that takes.
@@ -52,8 +53,20 @@ impl Session {
         taken_back: &TakenBack,
     ) -> Answer {
         let request = RawRequest { method, params, era: upstream.era() };
-        match upstream.connection.request_raw_until(request, &self.options.calls, taken_back).await {
+        let mut options = self.options.calls;
+        let setting = params.filter(|params| Setting::read(method, params).is_some());
+        if setting.is_some() {
+            options.max_wait = options.max_wait.min(self.options.start_wait);
+        }
+        match upstream.connection.request_raw_until(request, &options, taken_back).await {
             Ok((_, result)) => Ok(result),
+            // It is set up in the sessions to come: nobody need wait for that.
+            Err(error) if error.not_run() && is_outage(&error) && setting.is_some() => {
+                if let Some(params) = setting {
+                    upstream.connection.set_later(method, params);
+                }
+                Ok(empty_result())
+            }
             Err(error) => {
                 if is_outage(&error) {
                     tracing::info!(method, %error, "told the host that a call brought no result");

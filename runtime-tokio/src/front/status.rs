@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use serde::Serialize;
 use tokio::sync::SetOnce;
 
-use super::dispatch::Session;
+use super::dispatch::{Session, Upstream};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::status::ServerStatus;

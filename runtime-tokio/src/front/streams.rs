@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::asks::Answer;
 use super::dispatch::{Session, Upstream};
 use crate::connection::Connection;
-use crate::frame::{self, Object, member, set_member};
+use crate::frame::{self, Object, member, set_member, with_first};
 
 pub(super) const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
 
@@ -170,13 +170,6 @@ pub(super) fn on_stream(params: Option<&RawValue>, id: &str) -> String {
         None => Some(with_first(params.get(), "_meta", &format!(r#"{{"{STREAM}":{id}}}"#))),
     };
     named.unwrap_or_else(|| params.get().to_owned())
-}
-
-/// An object with one more member in front.
-pub(super) fn with_first(object: &str, name: &str, value: &str) -> String {
-    let rest = object.trim_start().strip_prefix('{').unwrap_or("}").trim_start();
-    let comma = if rest.starts_with('}') { "" } else { "," };
-    format!(r#"{{"{name}":{value}{comma}{rest}"#)
 }
 
 /// Parameters that name no stream; `None` where they do not name one.

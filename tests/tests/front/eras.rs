@@ -194,7 +194,7 @@ async fn input_that_is_refused_or_cut_short_ends_the_call_once() {
     let question = host.expect("sampling/createMessage").await;
     drop(far);
     let answer = host.answer(2).await;
-    assert_eq!((&answer["error"]["code"], &answer["error"]["data"]["outcome"]), (&json!(-32001), &json!("unknown")));
+    assert_eq!((&answer["error"]["code"], &answer["error"]["data"]["outcome"]), (&json!(-32011), &json!("unknown")));
     assert_eq!(host.expect("notifications/cancelled").await["params"]["requestId"], question["id"]);
     let mut far = stage.far().await;
     far.discover("{}").await;

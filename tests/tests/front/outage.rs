@@ -14,7 +14,7 @@ fn data(answer: &Value) -> &Value {
     let data = &error["data"];
     let names: Vec<_> = data.as_object().unwrap_or_else(|| panic!("{answer}")).keys().map(String::as_str).collect();
     assert_eq!(names, ["class", "outcome", "reason", "retryAfterMs", "server"]);
-    let code = if data["outcome"] == "not_sent" { -32000 } else { -32001 };
+    let code = if data["outcome"] == "not_sent" { -32010 } else { -32011 };
     assert_eq!((&error["code"], &data["server"]), (&json!(code), &json!("fake")), "{answer}");
     let (message, reason) = (error["message"].as_str().unwrap(), data["reason"].as_str().unwrap());
     assert!(message.starts_with(reason) && message.len() > reason.len(), "{answer}");

@@ -136,7 +136,7 @@ async fn a_parked_server_is_not_waited_for() {
     let answer = host.call(1, "echo").await;
     assert_eq!(began.elapsed(), Duration::ZERO);
     let data = &answer["error"]["data"];
-    assert_eq!((&answer["error"]["code"], &data["outcome"]), (&json!(-32000), &json!("not_sent")));
+    assert_eq!((&answer["error"]["code"], &data["outcome"]), (&json!(-32010), &json!("not_sent")));
     assert_eq!((&data["class"], &data["server"]), (&json!("permanent"), &json!("gone")));
     assert!(data["reason"].as_str().unwrap().contains("no such command"), "{answer}");
     host.leave().await;

@@ -27,7 +27,7 @@ async fn a_fine_server_is_not_slowed_by_bad_ones() {
     // A call of a bad one ends with an error, while the fine one goes on.
     let bad = host.begin("tools/call", json!({ "name": "hung__echo" })).await;
     assert_eq!(host.call("fine__echo", "2").await, "2");
-    assert_eq!(error_of(&host.answer(bad).await).0, -32_000);
+    assert_eq!(error_of(&host.answer(bad).await).0, -32_010);
     assert_eq!(host.unread("notifications/tools/list_changed").len(), 0);
     let began = Instant::now();
     host.leave().await;

@@ -65,7 +65,7 @@ async fn replay() {
                 assert_eq!(server.ledger().unwrap().executions(tool), runs, "{replay}, {tool}");
             }
             None => {
-                assert_eq!(answer["error"]["code"], -32001, "{replay}, {tool}: {answer}");
+                assert_eq!(answer["error"]["code"], -32011, "{replay}, {tool}: {answer}");
                 assert_eq!(answer["error"]["data"]["outcome"], "unknown", "{replay}, {tool}: {answer}");
                 assert_eq!(server.ledger().unwrap().executions(tool), 1, "{replay}, {tool}");
             }
@@ -78,7 +78,7 @@ async fn replay() {
 #[track_caller]
 fn assert_not_sent(answer: &Value, class: &str, words: &str) {
     let error = &answer["error"];
-    assert_eq!((&error["code"], &error["data"]["outcome"]), (&json!(-32000), &json!("not_sent")), "{answer}");
+    assert_eq!((&error["code"], &error["data"]["outcome"]), (&json!(-32010), &json!("not_sent")), "{answer}");
     assert_eq!(error["data"]["class"], class, "{answer}");
     assert!(error["message"].as_str().is_some_and(|message| message.contains(words)), "{answer}");
 }

@@ -10,13 +10,12 @@ use super::hub::{Hub, unknown_method};
 use super::member::Member;
 use super::route::Route;
 use crate::catalogue::{Catalogue, Entry, MAX_ITEMS, MAX_PAGES};
-use crate::frame::{self, RpcError, is_null, set_member};
+use crate::frame::{self, RpcError, is_null, set_member, with_first};
 use crate::front::asks::Answer;
 use crate::front::changes::Kind;
 use crate::front::control::Tool;
 use crate::front::dispatch::{INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::front::greet::quoted;
-use crate::front::streams::with_first;
 
 impl Kind {
     /// What a server declares that has such a list.

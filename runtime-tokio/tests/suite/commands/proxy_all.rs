@@ -102,7 +102,7 @@ fn every_server_of_a_config_is_behind_one_front() {
     assert_eq!(text(&proxy.call("a__say")), "hello");
     assert_eq!((home.groups("a").len() > 1, home.groups("b").len()), (true, 1), "one restarts, the other goes on");
     let died = proxy.call("a__die");
-    assert_eq!((&died["error"]["code"], &died["error"]["data"]["outcome"]), (&json!(-32_001), &json!("unknown")));
+    assert_eq!((&died["error"]["code"], &died["error"]["data"]["outcome"]), (&json!(-32_011), &json!("unknown")));
     assert_eq!(text(&proxy.call("b__say")), "hello");
 
     let status = proxy.call("connection_status");
