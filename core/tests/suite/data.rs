@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use mcp_reconnect_core::testing::{Checker, Rules, Walk};
 use mcp_reconnect_core::{
-    Config, ConfigError, ConnectionMachine, FailureClass, Input, Memory, Output, ParkReason, PingSupport, ReadyFlags,
-    Snapshot, State, Status, Timestamp, WakeCause,
+    Config, ConfigError, ConnectionMachine, DialGate, FailureClass, Input, Memory, Output, ParkReason, PingSupport,
+    ReadyFlags, State, Status, Timestamp, WakeCause,
 };
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
+use crate::cases;
 use crate::sim::{HEALTHY, HOUR, REFUSES, Server, Sim, at, knobs, secs};
 
 #[test]
@@ -37,19 +39,6 @@ const DIALS_OF_42: [u64; 9] = [
     117_838_131_053,
     246_006_475_987,
 ];
-
-/// At the end of time a deadline is later than any time that is given; it must come back from a file all the same.
-#[test]
-fn a_deadline_after_the_end_of_time_survives_serde() {
-    let mut machine = ConnectionMachine::new(Config::default(), 5, Timestamp::MAX);
-    let deadline = machine.handle(Timestamp::MAX, Input::Connect { until: Timestamp::MAX }).wake_at();
-    assert!(deadline > Some(Timestamp::MAX));
-    let text = serde_json::to_string(&(machine.snapshot(), deadline)).expect("data");
-    assert_eq!(
-        serde_json::from_str::<(Snapshot, Option<Timestamp>)>(&text).expect("data"),
-        (machine.snapshot(), deadline)
-    );
-}
 
 fn parked(class: FailureClass) -> Sim {
     let mut sim = Sim::new(Config::default(), 5, move |_, _| Server::Refuses(secs(0), class.into()));
@@ -156,8 +145,7 @@ fn restore_in_an_outage_dials_when_it_would_have() {
 #[test]
 fn restore_of_any_memory_comes_back() {
     let words = prop::collection::vec(any::<u64>(), 3..80);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) };
-    let run = proptest::test_runner::TestRunner::new(config).run(&words, |words| {
+    let run = TestRunner::new(cases(3_000)).run(&words, |words| {
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         let mut walk = Walk::new(&bytes);
         let mut checker = Checker::new(walk.config(), walk.seed(), walk.start(), Rules::only(1));
@@ -223,8 +211,25 @@ fn bad_knobs_are_refused_by_name() {
     assert!(matches!(Config::builder().backoff(Duration::ZERO).build(), Err(ConfigError::Zero { knob: "backoff" })));
 }
 
+#[test]
+fn a_number_of_slots_that_cannot_be_is_told_with_what_can() {
+    let error = DialGate::new(129).expect_err("too many");
+    assert_eq!(error.to_string(), "`max_dials` is 129, not between 1 and 128");
+}
+
+#[test]
+fn the_knobs_of_a_machine_are_those_of_its_last_retune() {
+    let (old, new) = (knobs(|knobs| knobs.keepalive(secs(7))), knobs(|knobs| knobs.keepalive(secs(8))));
+    let mut machine = ConnectionMachine::new(old, 5, at(0.0));
+    assert_eq!(machine.config(), &old);
+    let _nothing = machine.handle(at(0.0), Input::Retune(new));
+    assert_eq!(machine.config(), &new);
+}
+
 #[cfg(feature = "serde")]
 mod serde_round_trips {
+    use mcp_reconnect_core::Snapshot;
+
     use super::*;
 
     fn same<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T) {
@@ -233,11 +238,23 @@ mod serde_round_trips {
         assert_eq!(&back, value, "{text}");
     }
 
+    /// At the end of time a deadline is later than any time that is given; it must come back from a file all the same.
+    #[test]
+    fn a_deadline_after_the_end_of_time_survives_serde() {
+        let mut machine = ConnectionMachine::new(Config::default(), 5, Timestamp::MAX);
+        let deadline = machine.handle(Timestamp::MAX, Input::Connect { until: Timestamp::MAX }).wake_at();
+        assert!(deadline > Some(Timestamp::MAX));
+        let text = serde_json::to_string(&(machine.snapshot(), deadline)).expect("data");
+        assert_eq!(
+            serde_json::from_str::<(Snapshot, Option<Timestamp>)>(&text).expect("data"),
+            (machine.snapshot(), deadline)
+        );
+    }
+
     #[test]
     fn what_walks_come_through_survives_json() {
         let words = prop::collection::vec(any::<u64>(), 3..60);
-        let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
-        let run = proptest::test_runner::TestRunner::new(config).run(&words, |words| {
+        let run = TestRunner::new(cases(300)).run(&words, |words| {
             let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
             let mut walk = Walk::new(&bytes);
             same(&walk.config());

@@ -5,7 +5,9 @@ use core::time::Duration;
 use mcp_reconnect_core::{Config, FailureClass, Input, PingSupport, State, Status};
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
+use crate::cases;
 use crate::sim::{HEALTHY, HOUR, Life, Server, Sim, knobs, secs};
 
 #[test]
@@ -175,8 +177,7 @@ fn k05_a_slow_call_does_not_cost_the_session() {
 #[test]
 fn a_server_that_answers_is_never_given_up() {
     let actions = prop::collection::vec((0_u8..6, 0_u64..200_000), 0..40);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1_000) };
-    let run = proptest::test_runner::TestRunner::new(config).run(&(any::<u64>(), actions), |(seed, actions)| {
+    let run = TestRunner::new(cases(1_000)).run(&(any::<u64>(), actions), |(seed, actions)| {
         let config = knobs(|knobs| knobs.ping_misses(1 + (seed % 3) as u8).redial_spread(secs(seed % 2)));
         let mut sim = Sim::new(config, seed, |_, _| HEALTHY);
         sim.connect(secs(10));

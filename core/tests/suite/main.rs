@@ -14,3 +14,11 @@ mod scenarios;
 mod seeds;
 mod sim;
 mod transitions;
+
+/// A property is tried on so many cases; `PROPTEST_CASES` asks for another number.
+fn cases(cases: u32) -> proptest::test_runner::Config {
+    let default = proptest::test_runner::Config::default();
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let cases = if asked { default.cases } else { cases };
+    proptest::test_runner::Config { cases, failure_persistence: None, ..default }
+}

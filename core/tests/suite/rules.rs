@@ -3,19 +3,14 @@
 use mcp_reconnect_core::testing::{Checker, Rules, Walk};
 use mcp_reconnect_core::{Input, ParkReason, ReadyFlags, State, Status, Timestamp, WakeCause};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 
-/// At least 10,000 walks; `PROPTEST_CASES` asks for another number.
-fn cases() -> Config {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    let default = Config::default();
-    Config { cases: if asked { default.cases } else { 10_000 }, failure_persistence: None, ..default }
-}
+use crate::cases;
 
-/// Runs `check` on the bytes of random walks; words, so that shrinking takes away whole steps.
+/// Runs `check` on the bytes of 10,000 random walks; words, so that shrinking takes away whole steps.
 fn walks(check: impl Fn(&[u8])) {
     let words = (any::<[u64; 3]>(), prop::collection::vec(any::<u64>(), 0..80));
-    let run = TestRunner::new(cases()).run(&words, |(head, steps)| {
+    let run = TestRunner::new(cases(10_000)).run(&words, |(head, steps)| {
         let bytes: Vec<u8> = head.into_iter().chain(steps).flat_map(u64::to_le_bytes).collect();
         check(&bytes);
         Ok(())
