@@ -6,9 +6,7 @@ use crate::time::nanos;
 /// No knob may be longer: with time capped at half its range, no deadline can then saturate.
 pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-const fn millis(millis: u64) -> u64 {
-    millis * 1_000_000
-}
+const MILLISECOND: u64 = 1_000_000;
 
 macro_rules! knobs {
     ($($(#[$doc:meta])* $name:ident = $default:expr;)*) => {
@@ -63,38 +61,38 @@ macro_rules! knobs {
 
 knobs! {
     /// How long a start may take at first, from the moment the dial leaves the driver's gate to Ready. Default 30 s.
-    connect_timeout = millis(30_000);
+    connect_timeout = 30_000 * MILLISECOND;
     /// The longest that a start deadline grows to by doubling after start timeouts. Default 300 s.
-    connect_timeout_max = millis(300_000);
+    connect_timeout_max = 300_000 * MILLISECOND;
     /// The first step of the ladder (gRPC connection backoff: 1 s). Default 1 s.
-    backoff = millis(1_000);
+    backoff = 1_000 * MILLISECOND;
     /// The longest step of the ladder. Default 60 s.
-    backoff_max = millis(60_000);
+    backoff_max = 60_000 * MILLISECOND;
     /// How long a session must have been Ready to be proven. Default 10 s.
-    stable_after = millis(10_000);
+    stable_after = 10_000 * MILLISECOND;
     /// How long nothing may come in on an idle session before it is asked. Default 60 s.
-    keepalive = millis(60_000);
+    keepalive = 60_000 * MILLISECOND;
     /// How long a ping may stay unanswered before it counts as missed. Default 20 s.
-    ping_timeout = millis(20_000);
+    ping_timeout = 20_000 * MILLISECOND;
     /// Over how long the first redials after a lost session, and the questions after a suspend, are spread. Zero is
     /// allowed. Default 0; 250 ms suits servers that many clients share.
     redial_spread = 0;
     /// How long an open breaker refuses calls (resilience4j: wait duration in open state). Default 30 s.
-    breaker_open = millis(30_000);
+    breaker_open = 30_000 * MILLISECOND;
     /// How long closing may take before the epoch counts as gone. Default 10 s.
-    close_timeout = millis(10_000);
+    close_timeout = 10_000 * MILLISECOND;
     /// How long an outage may last before the server is parked. Default 60 s.
-    park_after = millis(60_000);
+    park_after = 60_000 * MILLISECOND;
     /// The first wait of a parked server for its next probe. Default 60 s.
-    park_probe = millis(60_000);
+    park_probe = 60_000 * MILLISECOND;
     /// The longest wait between two probes. Default 15 min.
-    park_probe_max = millis(900_000);
+    park_probe_max = 900_000 * MILLISECOND;
     /// The longest ladder step while a caller waits, and how soon after the last dial a caller's dial comes. Default 5 s.
-    demand_interval = millis(5_000);
+    demand_interval = 5_000 * MILLISECOND;
     /// No two dials are closer than this, whatever happens. Default 500 ms.
-    min_dial_interval = millis(500);
+    min_dial_interval = 500 * MILLISECOND;
     /// The longest that a server's `Retry-After` is obeyed. Default 15 min.
-    retry_after_max = millis(900_000);
+    retry_after_max = 900_000 * MILLISECOND;
 }
 
 impl Config {

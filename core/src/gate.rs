@@ -125,17 +125,15 @@ impl DialGate {
 mod tests {
     use core::time::Duration;
 
-    use super::{DialGate, Gate, Slot, Timestamp};
+    use super::{DialGate, Gate, HOLD, MaxDialsError, Slot, Timestamp};
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_origin(Duration::from_millis(millis))
     }
 
     fn go(gate: &mut DialGate, now: Timestamp) -> Slot {
-        match gate.admit(now) {
-            Gate::Go(slot) => slot,
-            Gate::Wait { until } => panic!("refused at {now:?} until {until:?}"),
-        }
+        let Gate::Go(slot) = gate.admit(now) else { panic!("refused at {now:?}: {gate:?}") };
+        slot
     }
 
     #[test]
@@ -190,15 +188,29 @@ mod tests {
     fn slots_fall_free_at_the_end_of_time_too() {
         let mut gate = DialGate::new(1).unwrap();
         go(&mut gate, Timestamp::MAX);
-        assert!(matches!(gate.admit(Timestamp::MAX), Gate::Wait { until } if until > Timestamp::MAX));
+        assert_eq!(gate.admit(Timestamp::MAX), Gate::Wait { until: Timestamp::MAX + HOLD });
     }
 
     #[test]
-    fn a_number_of_slots_that_cannot_be_is_refused_by_name() {
+    fn a_number_of_slots_that_cannot_be_is_refused_by_name_and_changes_nothing() {
+        let mut gate = DialGate::new(3).unwrap();
         for wrong in [0, 129, 255] {
-            let error = DialGate::new(wrong).unwrap_err();
-            assert_eq!(error.0, wrong);
+            assert_eq!(DialGate::new(wrong), Err(MaxDialsError(wrong)));
+            assert_eq!(gate.resize(wrong), Err(MaxDialsError(wrong)));
         }
-        assert!(DialGate::new(128).is_ok());
+        assert_eq!(Ok(gate), DialGate::new(3));
+        for right in [1, 128] {
+            let mut gate = DialGate::new(right).unwrap();
+            assert_eq!(gate.resize(right), Ok(()));
+            for _ in 0..right {
+                go(&mut gate, at(0));
+            }
+            assert_eq!(gate.admit(at(0)), Gate::Wait { until: at(1_000) });
+        }
+    }
+
+    #[test]
+    fn there_are_32_slots_unless_another_number_is_asked_for() {
+        assert_eq!(Ok(DialGate::default()), DialGate::new(32));
     }
 }

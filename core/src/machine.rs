@@ -281,14 +281,23 @@ impl ConnectionMachine {
     /// Fires what is due. A close that ends may be followed by the dial it held back; every state entered otherwise
     /// has its deadline in the future, so each timer fires at most once.
     fn fire_due(&mut self, out: &mut Outputs) {
-        while self.next_timeout().is_some_and(|at| at <= self.now) {
+        let now = self.now;
+        loop {
             match self.state {
-                State::Connecting { epoch, ready, .. } => self.on_start_timeout(epoch, ready, out),
-                State::Closing { then, .. } => self.enter_after(then),
-                State::TransientFailure { .. } => self.dial(out),
-                State::Parked { .. } => self.dial_parked(out),
-                State::Ready { .. } => self.on_ready_due(out),
-                State::Idle | State::Shutdown => return, // neither has a deadline
+                State::Connecting { epoch, deadline, ready } if deadline <= now => {
+                    self.on_start_timeout(epoch, ready, out);
+                }
+                State::Closing { deadline, then, .. } if deadline <= now => self.enter_after(then),
+                State::TransientFailure { retry_at } if retry_at <= now => self.dial(out),
+                State::Parked { probe_at: Some(at) } if at <= now => self.dial_parked(out),
+                State::Ready { .. } if self.next_timeout().is_some_and(|at| at <= now) => self.on_ready_due(out),
+                State::Idle
+                | State::Connecting { .. }
+                | State::Ready { .. }
+                | State::Closing { .. }
+                | State::TransientFailure { .. }
+                | State::Parked { .. }
+                | State::Shutdown => return,
             }
         }
     }

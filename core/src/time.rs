@@ -78,6 +78,8 @@ mod tests {
     fn what_is_given_is_cut_and_a_deadline_after_it_is_later() {
         assert_eq!(Timestamp::from_nanos(u64::MAX), Timestamp::MAX);
         assert_eq!(Timestamp::from_origin(Duration::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::from(u64::MAX), Timestamp::MAX);
+        assert_eq!(u64::from(Timestamp::from(7)), 7);
         assert!(Timestamp::MAX + Duration::from_nanos(1) > Timestamp::MAX);
         assert!(Timestamp::MAX + Duration::MAX >= Timestamp::MAX + crate::config::LONGEST);
     }

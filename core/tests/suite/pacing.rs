@@ -27,6 +27,48 @@ fn a_dead_server_costs_few_dials_a_day() {
     }
 }
 
+/// Ladder steps of 1, 2, 4 … s, each waited for half at least, up to the park; then probes after 60, 120, 240, 480 s and
+/// every 900 s.
+#[test]
+fn the_bound_of_unasked_dials_is_this() {
+    let config = Config::default();
+    let bounds = [
+        (0, 1),
+        (499, 1),
+        (500, 2),
+        (1_499, 2),
+        (1_500, 3),
+        (3_500, 4),
+        (31_499, 6),
+        (31_500, 7),
+        (61_500, 7), // the ladder's next dial would come after the park
+        (91_499, 7),
+        (91_500, 8),
+        (211_499, 8),
+        (211_500, 9),
+        (451_500, 10),
+        (931_499, 10),
+        (931_500, 11),
+        (1_831_499, 11),
+        (1_831_500, 12),
+        (931_500 + 90 * 900_000, 101),
+    ];
+    for (window, most) in bounds {
+        assert_eq!(config.max_dials_unasked(millis(window)), most, "{window} ms");
+    }
+    let parks = knobs(|knobs| knobs.park_after(millis(1_500)));
+    assert_eq!(
+        parks.max_dials_unasked(millis(1_500)),
+        3,
+        "what comes when the outage is as long as it may be is a dial"
+    );
+    let paced = knobs(|knobs| knobs.park_after(millis(1)).park_probe(millis(100)).park_probe_max(millis(400)));
+    let bounds = [(499, 1), (500, 2), (999, 2), (1_000, 3), (1_499, 3), (1_500, 4), (10_000, 21)];
+    for (window, most) in bounds {
+        assert_eq!(paced.max_dials_unasked(millis(window)), most, "{window} ms, at the pace of `min_dial_interval`");
+    }
+}
+
 #[test]
 fn the_bound_of_unasked_dials_holds_for_other_knobs() {
     let configs = [
