@@ -50,6 +50,21 @@ fn k20_answers_of_any_kind_and_lost_sessions_are_no_strikes() {
     ));
 }
 
+/// Calls without a reply are counted, and so is each time that the breaker opens.
+#[test]
+fn k20_calls_without_a_reply_are_counted() {
+    let mut sim = ready(|_, _| HEALTHY);
+    let opened = [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2];
+    for (lost, opened) in (1..).zip(opened) {
+        if lost == 8 {
+            sim.sample(true);
+        }
+        sim.no_reply(sim.now);
+        let stats = sim.snapshot().stats;
+        assert_eq!((stats.no_replies, stats.breaker_opened), (lost, opened));
+    }
+}
+
 /// A caller joins the rebuild, or is told at once that it takes longer than the caller has.
 #[test]
 fn k25_a_caller_joins_a_rebuild_or_is_told_when() {

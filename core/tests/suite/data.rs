@@ -122,7 +122,7 @@ fn restore_cuts_what_is_out_of_range() {
     let machine = ConnectionMachine::restore(config, 6, Timestamp::MAX, memory);
     assert_eq!(machine.snapshot().start_timeout, config.connect_timeout());
     let longest = config.park_probe_max().max(config.retry_after_max());
-    assert!(machine.next_timeout().is_some_and(|at| at <= Timestamp::MAX + longest + longest / 5));
+    assert_eq!(machine.next_timeout(), Some(Timestamp::MAX + longest + longest / 5), "as late as a fresh park's probe");
     let long = Memory { start_timeout: Duration::MAX, ..memory };
     let machine = ConnectionMachine::restore(config, 6, at(0.0), long);
     assert_eq!(machine.snapshot().start_timeout, config.connect_timeout_max());
@@ -208,7 +208,10 @@ fn bad_knobs_are_refused_by_name() {
         assert!(message.contains(&format!("`{knob}`")) && message.contains(&format!("`{least}`")), "{message}");
     }
     assert!(knobs(|knobs| knobs.redial_spread(Duration::ZERO)).redial_spread().is_zero());
-    assert!(matches!(Config::builder().backoff(Duration::ZERO).build(), Err(ConfigError::Zero { knob: "backoff" })));
+    let bad = Config::builder().backoff(Duration::ZERO);
+    assert_eq!(bad.build(), Err(ConfigError::Zero { knob: "backoff" }));
+    assert_eq!(Config::try_from(bad), bad.build());
+    assert_eq!(Config::try_from(Config::builder().keepalive(secs(1))), Config::builder().keepalive(secs(1)).build());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use mcp_reconnect_core::{Config, FailureClass, Input, PingSupport, State, Status};
+use mcp_reconnect_core::{Config, FailureClass, Input, Liveness, PingSupport, State, Status, Timestamp};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -27,14 +27,19 @@ fn k12_a_busy_server_is_not_given_up_while_a_call_is_open() {
 
 /// The ping was under way when the call began: the call is not older than the ping, and the server was deaf before it.
 #[test]
-fn k12_a_call_that_is_younger_than_the_ping_puts_nothing_off() {
-    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
-    sim.connect(secs(10));
-    sim.run_for(secs(73)); // asked after 60 to 72 s, and given up 40 s later
-    assert_eq!(sim.pings, 1);
-    sim.call = Some(sim.now);
-    sim.run_for(secs(40));
-    assert_eq!(sim.dials.len(), 2, "{:?}", sim.status());
+fn k12_a_call_that_is_no_older_than_the_ping_puts_nothing_off() {
+    for (age, dials) in [(-1_000_000_000, 2), (0, 2), (1, 1)] {
+        let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
+        sim.connect(secs(10));
+        sim.run_for(secs(73)); // asked after 60 to 72 s, and given up 40 s later
+        assert_eq!(sim.pings, 1);
+        let State::Ready { liveness: Liveness::Asked { since, .. }, .. } = sim.snapshot().state else {
+            panic!("not asked: {:?}", sim.snapshot());
+        };
+        sim.call = since.as_nanos().checked_add_signed(-age).map(Timestamp::from_nanos);
+        sim.run_for(secs(40));
+        assert_eq!(sim.dials.len(), dials, "{age} ns older than the ping: {:?}", sim.status());
+    }
 }
 
 #[test]
@@ -108,6 +113,10 @@ fn k12_a_server_that_never_answers_a_ping_is_not_restarted_for_ever() {
     assert_eq!(sim.dials.len(), 3, "two verdicts");
     assert_eq!(sim.snapshot().pings, PingSupport::Mute);
     assert!(matches!(sim.status(), Status::Ready(_)));
+    let asked = sim.pings;
+    sim.sleep(HOUR);
+    sim.run_for(HOUR);
+    assert_eq!((sim.dials.len(), sim.pings), (3, asked), "nor is it asked after a suspend");
     // A call without a reply asks all the same, and here that is the end of the session.
     sim.no_reply(sim.now);
     sim.run_for(secs(41));
@@ -139,6 +148,22 @@ fn k12_a_verdict_with_a_lost_call_behind_it_breaks_the_row() {
     assert_eq!(known(&mut sim, true), PingSupport::Unknown);
     assert_eq!(known(&mut sim, false), PingSupport::Silent);
     assert_eq!(known(&mut sim, false), PingSupport::Mute);
+}
+
+/// The server said something after that call was sent: it was not stuck then, and its silence later is about pings.
+#[test]
+fn k12_a_lost_call_that_is_older_than_the_last_message_breaks_no_row() {
+    let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
+    sim.connect(secs(10));
+    sim.run_for(secs(10));
+    let sent = sim.now;
+    sim.run_for(secs(10));
+    sim.sample(true);
+    sim.run_for(secs(61)); // asked 60 s after the message
+    assert_eq!(sim.pings, 1);
+    sim.no_reply(sent);
+    sim.run_for(secs(41));
+    assert_eq!((sim.dials.len(), sim.snapshot().pings), (2, PingSupport::Silent));
 }
 
 /// A stuck server is recycled after one lost call, so that the next call is not held hostage.

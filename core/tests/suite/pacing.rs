@@ -56,6 +56,7 @@ fn the_bound_of_unasked_dials_is_this() {
     for (window, most) in bounds {
         assert_eq!(config.max_dials_unasked(millis(window)), most, "{window} ms");
     }
+    assert_eq!(config.max_dials_unasked(Duration::MAX), 20_496_392, "in all the time there is");
     let parks = knobs(|knobs| knobs.park_after(millis(1_500)));
     assert_eq!(
         parks.max_dials_unasked(millis(1_500)),
