@@ -278,11 +278,11 @@ impl ConnectionMachine {
         }
     }
 
-    /// Fires what is due. A close that ends may be followed by the dial it held back; every state entered otherwise
-    /// has its deadline in the future, so each timer fires at most once.
+    /// Fires what is due, each timer once. Two rounds are enough: a close that ends may be followed by the dial it held
+    /// back, an open call may put off both rest and renewal; every other deadline that is set lies in the future.
     fn fire_due(&mut self, out: &mut Outputs) {
         let now = self.now;
-        loop {
+        for _ in 0..2 {
             match self.state {
                 State::Connecting { epoch, deadline, ready } if deadline <= now => {
                     self.on_start_timeout(epoch, ready, out);

@@ -253,6 +253,37 @@ fn k09_dials_are_bounded_whatever_callers_do() {
     }
 }
 
+/// A caller who waits until the very moment of the failure waits no more.
+#[test]
+fn k09_only_a_caller_who_still_waits_cuts_the_ladder() {
+    let config = knobs(|knobs| knobs.backoff(secs(40)));
+    for (patience, hurried) in [(millis(10), false), (millis(11), true)] {
+        let mut sim = Sim::new(config, 1, |_, _| REFUSES); // after 10 ms
+        sim.connect(patience);
+        sim.run_for(secs(60));
+        let gap = sim.gaps()[0];
+        assert_eq!(gap < 6.0, hurried, "{gap} s");
+        assert!(hurried || gap >= 20.0, "{gap} s");
+    }
+}
+
+#[test]
+fn k10_failures_in_a_row_are_counted_from_the_last_proven_session() {
+    let mut sim = Sim::new(Config::default(), 1, |dial, _| if dial == 4 { HEALTHY } else { REFUSES });
+    sim.connect(secs(0));
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        sim.run_until(sim.snapshot().state.next_dial().unwrap_or(sim.now));
+        sim.run_for(millis(20)); // refused
+        counts.push(sim.snapshot().stats.failures_in_a_row);
+    }
+    assert_eq!(counts, [1, 2, 3]);
+    sim.run_for(secs(60));
+    assert!(matches!(sim.status(), Status::Ready(_)));
+    sim.give(Input::Gone { epoch: sim.live(), failure: FailureClass::Transport.into() });
+    assert_eq!(sim.snapshot().stats.failures_in_a_row, 1);
+}
+
 /// A session that fails a second after it is Ready, seen in four ways: the dials come at the same times.
 #[test]
 fn k09_every_route_into_a_reconnect_has_the_same_pace() {
