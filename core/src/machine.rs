@@ -290,10 +290,9 @@ impl ConnectionMachine {
                 State::Closing { deadline, then, .. } if deadline <= now => self.enter_after(then),
                 State::TransientFailure { retry_at } if retry_at <= now => self.dial(out),
                 State::Parked { probe_at: Some(at) } if at <= now => self.dial_parked(out),
-                State::Ready { .. } if self.next_timeout().is_some_and(|at| at <= now) => self.on_ready_due(out),
+                State::Ready { .. } => self.on_ready_due(out),
                 State::Idle
                 | State::Connecting { .. }
-                | State::Ready { .. }
                 | State::Closing { .. }
                 | State::TransientFailure { .. }
                 | State::Parked { .. }
