@@ -148,7 +148,6 @@ fn a_config_says_which_tools_there_are_and_how_long_calls_take() {
 fn what_cannot_be_served_is_told() {
     let home = Home::new(&json!({ "a": "shell", "off": { "command": "sh", "disabled": true } }));
     let run = |args: &[&str]| Done::of(&mut home.command(&[&["proxy"], args].concat()));
-    run(&["--server", "off"]).assert_ended(2, &["server `off` is disabled"]);
     run(&["--server", "c"]).assert_ended(2, &["no server `c`"]);
     for [flag, value] in [["--name", "x"], ["--cache", "x"], ["--record", "x"], ["--server", "a"]] {
         run(&["--all", flag, value]).assert_ended(2, &["cannot be used with"]);
@@ -156,4 +155,18 @@ fn what_cannot_be_served_is_told() {
     home.write(r#"{ "mcpServers": { "off": { "command": "sh", "disabled": true } } }"#);
     run(&["--all"]).assert_ended(2, &["no server is enabled"]);
     assert!(!home.was_started("a"));
+}
+
+/// The host that starts this for one server wants it; whether it is disabled for others is nothing to it.
+#[test]
+fn a_server_that_is_named_serves_though_it_is_disabled_and_others_are_wrong() {
+    let home = Home::new(&json!({}));
+    let mut servers = home.servers(&json!({ "a": "shell" }));
+    servers["a"]["disabled"] = json!(true);
+    servers["b"] = json!({ "command": 7 });
+    home.write(&json!({ "mcpServers": servers }).to_string());
+    let mut proxy = Proxy::greeted(&home, &["--server", "a", "--no-cache"]);
+    assert_eq!(text(&proxy.call("say")), "hello");
+    assert_eq!(proxy.leave(), Some(0));
+    home.assert_clean();
 }
