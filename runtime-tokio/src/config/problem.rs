@@ -1,7 +1,7 @@
 //! What is wrong with a config, in words that name the place and never a secret.
 
 use std::error::Error;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// One thing that is wrong with a config, or looks like it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,11 @@ impl fmt::Display for Problem {
         if let Some(field) = &self.field {
             write!(f, "`{}`: ", field.escape_debug())?;
         }
-        f.write_str(&self.text)
+        // A name of the file's own within it may hold anything.
+        for c in self.text.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_debug())? } else { f.write_char(c)? }
+        }
+        Ok(())
     }
 }
 

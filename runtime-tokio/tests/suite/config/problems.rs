@@ -284,3 +284,12 @@ fn a_disabled_server_need_not_be_complete() {
     assert_eq!(warnings(&one(server)).len(), 1);
     assert_eq!(errors(&one(&server.replace("true", "false"))).len(), 1);
 }
+
+#[test]
+fn a_problem_is_one_line_whatever_the_files_names_hold() {
+    let text = r#"{ "mcpServers": { "x": { "url": "https://a/", "headers": { "X-\nKey": "v" } } } }"#;
+    let errors = super::parse(text).unwrap_err();
+    assert_eq!(errors.problems.len(), 1, "{errors}");
+    assert_eq!(errors.to_string().lines().count(), 1, "{errors}");
+    assert!(errors.to_string().contains(r"`X-\nKey`"), "{errors}");
+}
