@@ -80,7 +80,8 @@ impl HttpServer {
     ///
     /// What is no header, or one that belongs to the protocol: `Accept`, `Content-Type`, `Mcp-*`, `Last-Event-ID`.
     pub fn header(mut self, name: &str, value: &str) -> Result<Self, ServerError> {
-        let invalid = || ServerError::permanent(format!("the header `{}` or its value is invalid", name.escape_debug()));
+        let invalid =
+            || ServerError::permanent(format!("the header `{}` or its value is invalid", name.escape_debug()));
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| invalid())?;
         if matches!(name, header::ACCEPT | header::CONTENT_TYPE | header::CONTENT_LENGTH | header::HOST)
