@@ -182,6 +182,11 @@ impl ProxyArgs {
         let (name, mut server) = self.upstream()?;
         let name = self.name.clone().unwrap_or(name);
         prepare(&name, &mut server);
+        // There are no others whose redials it could meet.
+        if server.machine.redial_spread() == ServerConfig::new(server.endpoint.clone()).machine.redial_spread() {
+            let alone = server.connector().config().redial_spread();
+            server.machine = ConfigBuilder::from(server.machine).redial_spread(alone).build().unwrap_or(server.machine);
+        }
         let options = self.options(&name, &server)?;
         Ok(Plan::One { server: Box::new(server), options })
     }
