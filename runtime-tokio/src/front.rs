@@ -25,6 +25,7 @@ mod greet;
 
 pub mod listen;
 mod offer;
+mod open;
 mod outbox;
 mod request;
 mod status;

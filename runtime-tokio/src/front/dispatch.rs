@@ -1,7 +1,6 @@
 //! Reads what the host says and sees to it that each request is answered once.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +16,7 @@ use tracing::Instrument as _;
 use super::asks::{Answer, Asks};
 use super::changes::Changes;
 use super::greet::Greeting;
+use super::open::{self, OpenRequests};
 use super::outbox::Outbox;
 use super::status::Seat;
 use super::streams::Streams;
@@ -25,8 +25,8 @@ use crate::builder::Builder;
 use crate::client::{Client, PROTOCOL_VERSION};
 use crate::connection::Connection;
 use crate::era::Era;
-use crate::frame::{self, Frame, Object, excerpt, member};
-use crate::relay::{Ask, Relay, TakenBack};
+use crate::frame::{self, Frame, Object, member};
+use crate::relay::{Ask, Relay};
 
 pub(super) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
@@ -50,8 +50,8 @@ pub(super) struct Session {
     pub(super) streams: Streams,
     /// Since the host's first message.
     upstream: OnceLock<Upstream>,
-    /// The host's requests under way, by their ids as it wrote them.
-    open: Mutex<BTreeMap<Box<str>, Open>>,
+    /// The host's requests under way.
+    open: OpenRequests,
     /// What an earlier run was told by the server.
     cached: OnceLock<Greeting>,
     seat: Seat,
@@ -60,13 +60,6 @@ pub(super) struct Session {
     owed: Arc<Semaphore>,
     /// For what the host tells the server.
     noted: Arc<Semaphore>,
-}
-
-/// A request of the host under way.
-struct Open {
-    task: AbortHandle,
-    /// Also tells it from one that had the same id before.
-    taken_back: TakenBack,
 }
 
 /// What the host's first message has begun.
@@ -113,7 +106,7 @@ impl Session {
             changes: Changes::default(),
             streams: Streams::default(),
             upstream: OnceLock::new(),
-            open: Mutex::default(),
+            open: OpenRequests::default(),
             cached: OnceLock::new(),
             seat,
             tasks: tasks.clone(),
@@ -122,18 +115,11 @@ impl Session {
         });
         let session = Running(session);
         let mut builder = Some(upstream);
-        loop {
-            let frame = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = host_gone.closed() => break,
-                frame = said.recv() => frame,
-            };
-            let Some(frame) = frame else { break };
+        while let Some(frame) = open::next(&mut said, &host_gone, &stop).await {
             session.0.take(&frame, &mut builder);
         }
         drop(host_gone);
-        session.0.abort();
+        session.0.open.abort();
         if let Some(Upstream { connection, .. }) = session.0.upstream() {
             connection.shutdown().await;
         }
@@ -213,15 +199,9 @@ impl Session {
                 }
             }
             Frame::Unreadable(why) => {
-                tracing::warn!("the host's message cannot be read: {why}");
-                let code = match serde_json::from_str::<Object<'_>>(text) {
-                    // Two sides that answer what they cannot read would go on for ever.
-                    Ok(Object(members)) if member(&members, "method").is_none() && is_answer(&members) => return,
-                    Ok(_) => INVALID_REQUEST,
-                    Err(_) if serde_json::from_str::<&RawValue>(text).is_ok() => INVALID_REQUEST,
-                    Err(_) => PARSE_ERROR,
-                };
-                self.refuse(RawValue::NULL, code, &format!("no JSON-RPC message: {}", excerpt(text)));
+                if let Some(refusal) = open::unreadable(text, why) {
+                    self.owe(refusal);
+                }
             }
         }
     }
@@ -249,13 +229,10 @@ impl Session {
             }
             Some(_) => {}
         }
-        let open = self.open();
-        if open.contains_key(id.get()) {
-            invalid("a request with this id is open")
-        } else if open.len() >= MAX_OPEN || self.tasks.len() >= MAX_TASKS {
-            invalid("too many requests are open")
-        } else {
-            Ok(())
+        match self.open.refusal(id) {
+            Some(why) => invalid(why),
+            None if self.tasks.len() >= MAX_TASKS => invalid("too many requests are open"),
+            None => Ok(()),
         }
     }
 
@@ -283,45 +260,21 @@ impl Session {
     }
 
     fn serve(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) {
-        let (session, key) = (self.clone(), Box::<str>::from(id.get()));
+        let session = self.clone();
         let (id, method, params) = (id.to_owned(), method.to_owned(), params.map(ToOwned::to_owned));
-        let taken_back = TakenBack::default();
-        let mine = taken_back.clone();
-        // The task may be through before it is noted here.
-        let mut open = self.open();
-        let task = self.spawn(async move {
-            let answer = session.answer_of(&id, &method, params.as_deref(), &mine).await;
-            // From here on a cancellation comes too late, and the id may be used again.
-            if session.close(&id, &mine) {
-                session.answer(&id, &answer).await;
-            }
+        self.open.begin(&id.clone(), |taken_back| {
+            self.spawn(async move {
+                let answer = session.answer_of(&id, &method, params.as_deref(), &taken_back).await;
+                if session.open.close(&id, &taken_back) {
+                    session.answer(&id, &answer).await;
+                }
+            })
         });
-        open.insert(key, Open { task, taken_back });
-    }
-
-    /// Notes that a request is settled; `false` where it was taken back.
-    fn close(&self, id: &RawValue, taken_back: &TakenBack) -> bool {
-        let mut open = self.open();
-        let is_open = open.get(id.get()).is_some_and(|open| open.taken_back.is(taken_back));
-        if is_open {
-            open.remove(id.get());
-        }
-        is_open
     }
 
     fn note(&self, method: &str, params: Option<&RawValue>) {
         match method {
-            "notifications/cancelled" => {
-                let id = params.and_then(|params| serde_json::from_str::<Object<'_>>(params.get()).ok());
-                let id = id.as_ref().and_then(|members| member(&members.0, "requestId"));
-                if let Some(id) = id
-                    && let Some(Open { task, taken_back }) = self.open().remove(id.get())
-                {
-                    // The call is dropped, which tells the server under the id that it knows.
-                    taken_back.say(params);
-                    task.abort();
-                }
-            }
+            "notifications/cancelled" => self.open.take_back(params),
             // Each session with the server has its own.
             "notifications/initialized" => {}
             _ => {
@@ -341,18 +294,7 @@ impl Session {
 
     /// How many requests of the host are under way.
     pub(super) fn open_requests(&self) -> usize {
-        self.open().len()
-    }
-
-    /// Gives up what is under way for the host.
-    fn abort(&self) {
-        for Open { task, .. } in std::mem::take(&mut *self.open()).into_values() {
-            task.abort();
-        }
-    }
-
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.len()
     }
 }
 
@@ -361,15 +303,11 @@ struct Running(Arc<Session>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.open.abort();
         if let Some(Upstream { connection, .. }) = self.0.upstream() {
             connection.begin_shutdown();
         }
     }
-}
-
-fn is_answer(members: &[(std::borrow::Cow<'_, str>, &RawValue)]) -> bool {
-    ["result", "error"].iter().any(|name| member(members, name).is_some())
 }
 
 /// The server's side of a session.

@@ -15,6 +15,7 @@ use crate::frame;
 use crate::front::asks::Answer;
 use crate::front::dispatch::INVALID_REQUEST;
 use crate::front::greet::{EVERYTHING, Greeting};
+use crate::relay::TakenBack;
 
 /// How much longer than a server's front may take its answer is waited for.
 const GRACE: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ impl Hub {
             // A front that takes long is not told to forget it.
             self.tasks.spawn(async move {
                 match hub.members.get(index) {
-                    Some(member) => member.request(&method, params.as_deref()).await.ok(),
+                    Some(member) => member.request(&method, params.as_deref(), &TakenBack::default()).await.ok(),
                     None => None,
                 }
             })

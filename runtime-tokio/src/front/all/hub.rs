@@ -1,12 +1,10 @@
 //! Reads what the host says, and sees to it that each request is answered once.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,12 +14,14 @@ use super::member::Member;
 use super::route::Routes;
 use super::{FrontAll, FrontAllOptions};
 use crate::era::Era;
-use crate::frame::{self, Frame, Object, excerpt, member};
+use crate::frame::{self, Frame};
 use crate::front::asks::{Answer, Asks};
 use crate::front::changes::Kind;
 use crate::front::control::Subject;
-use crate::front::dispatch::{INVALID_REQUEST, MAX_OPEN, METHOD_NOT_FOUND, PARSE_ERROR, opening};
+use crate::front::dispatch::{INVALID_REQUEST, METHOD_NOT_FOUND, opening};
+use crate::front::open::{self, OpenRequests};
 use crate::front::outbox::Outbox;
+use crate::relay::TakenBack;
 
 /// How long the last messages may wait for the host.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,8 +39,8 @@ pub(super) struct Hub {
     pub(super) begun: OnceLock<(Era, Box<str>)>,
     /// Cancelled when the host may be told and asked what it has not asked for.
     pub(super) greeted: CancellationToken,
-    /// The host's requests under way, by their ids as it wrote them.
-    open: Mutex<BTreeMap<Box<str>, AbortHandle>>,
+    /// The host's requests under way.
+    open: OpenRequests,
     pub(super) tasks: TaskTracker,
 }
 
@@ -76,20 +76,13 @@ impl Hub {
             routes: Routes::default(),
             begun: OnceLock::new(),
             greeted: CancellationToken::new(),
-            open: Mutex::default(),
+            open: OpenRequests::default(),
             tasks: tasks.clone(),
         });
         for (index, from_front) in heard.into_iter().enumerate() {
             tasks.spawn(hub.clone().hear(index, from_front).in_current_span());
         }
-        loop {
-            let frame = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = host_gone.closed() => break,
-                frame = said.recv() => frame,
-            };
-            let Some(frame) = frame else { break };
+        while let Some(frame) = open::next(&mut said, &host_gone, &stop).await {
             // It may wait for a host that does not read.
             tokio::select! {
                 biased;
@@ -99,9 +92,7 @@ impl Hub {
             }
         }
         drop(host_gone);
-        for open in std::mem::take(&mut *hub.open()).into_values() {
-            open.abort();
-        }
+        hub.open.abort();
         ending.cancel();
         drop(hub);
         tasks.close();
@@ -130,18 +121,16 @@ impl Hub {
                     && let Err((code, why)) = self.begin(&method, params)
                 {
                     return self.refuse(id, code, &why).await;
-                } else if self.open().contains_key(id.get()) {
-                    return self.refuse(id, INVALID_REQUEST, "a request with this id is open").await;
-                } else if self.open().len() >= MAX_OPEN {
-                    return self.refuse(id, INVALID_REQUEST, "too many requests are open").await;
+                }
+                if let Some(why) = self.open.refusal(id) {
+                    return self.refuse(id, INVALID_REQUEST, why).await;
                 }
                 self.serve(id, &method, params);
             }
             Frame::Unreadable(why) => {
-                tracing::warn!("the host's message cannot be read: {why}");
-                let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
-                let code = if is_json { INVALID_REQUEST } else { PARSE_ERROR };
-                self.refuse(RawValue::NULL, code, &format!("no JSON-RPC message: {}", excerpt(text))).await;
+                if let Some(refusal) = open::unreadable(text, why) {
+                    self.outbox.owe(refusal).await;
+                }
             }
         }
     }
@@ -169,55 +158,56 @@ impl Hub {
     }
 
     fn serve(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) {
-        let (hub, key) = (self.clone(), Box::<str>::from(id.get()));
+        let hub = self.clone();
         let (id, method, params) = (id.to_owned(), method.to_owned(), params.map(ToOwned::to_owned));
-        // The task may be through before it is noted here.
-        let mut open = self.open();
-        let answering = async move {
-            let answer = hub.answer_of(&id, &method, params.as_deref()).await;
-            // From here on a cancellation comes too late, and the id may be used again.
-            hub.open().remove(id.get());
-            let frame = match &answer {
-                Ok(result) => frame::result(&id, result.get()),
-                Err(error) => frame::error_raw(&id, error.get()),
+        self.open.begin(&id.clone(), |taken_back| {
+            let answering = async move {
+                let answer = hub.answer_of(&id, &method, params.as_deref(), &taken_back).await;
+                if !hub.open.close(&id, &taken_back) {
+                    return;
+                }
+                let frame = match &answer {
+                    Ok(result) => frame::result(&id, result.get()),
+                    Err(error) => frame::error_raw(&id, error.get()),
+                };
+                hub.outbox.owe(frame).await;
+                if method == "initialize" && answer.is_ok() {
+                    hub.greeted.cancel();
+                }
             };
-            hub.outbox.owe(frame).await;
-            if method == "initialize" && answer.is_ok() {
-                hub.greeted.cancel();
-            }
-        };
-        open.insert(key, self.tasks.spawn(answering.in_current_span()).abort_handle());
+            self.tasks.spawn(answering.in_current_span()).abort_handle()
+        });
     }
 
-    async fn answer_of(self: &Arc<Self>, id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
+    async fn answer_of(
+        self: &Arc<Self>,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+        taken_back: &TakenBack,
+    ) -> Answer {
         match method {
             "initialize" | "server/discover" => self.greet(method, params).await,
             "subscriptions/listen" => self.listen(id, params).await,
-            "tools/call" => self.call(params).await,
-            "prompts/get" => self.prompt(params).await,
-            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => self.resource(method, params).await,
-            "completion/complete" => self.complete(params).await,
+            "tools/call" => self.call(params, taken_back).await,
+            "prompts/get" => self.prompt(params, taken_back).await,
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
+                self.resource(method, params, taken_back).await
+            }
+            "completion/complete" => self.complete(params, taken_back).await,
             "logging/setLevel" => self.set_level(params).await,
             _ => match Kind::of_list(method) {
-                Some(kind) => self.list(kind, method, params).await,
+                Some(kind) => self.list(kind, method, params, taken_back).await,
                 None => Err(unknown_method(method)),
             },
         }
     }
 
     fn note(&self, method: &str, params: Option<&RawValue>) {
-        let Object(members) = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
         match method {
-            "notifications/cancelled" => {
-                if let Some(id) = member(&members, "requestId")
-                    && let Some(open) = self.open().remove(id.get())
-                {
-                    // The request is dropped, which tells the server under the id that it knows.
-                    open.abort();
-                }
-            }
+            "notifications/cancelled" => self.open.take_back(params),
             "notifications/progress" => {
-                let token = member(&members, "progressToken").map(RawValue::get);
+                let token = params.and_then(|params| frame::member_of(params, "progressToken")).map(RawValue::get);
                 for to in self.members.iter().filter(|to| to.waits_for_progress(token)) {
                     to.tell(method, params);
                 }
@@ -233,10 +223,6 @@ impl Hub {
         let disabled =
             self.disabled.iter().map(|name| Subject { name: name.clone(), connection: None, enabled: false });
         self.members.iter().map(of).chain(disabled).collect()
-    }
-
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Box<str>, AbortHandle>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

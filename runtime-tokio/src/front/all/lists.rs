@@ -16,6 +16,7 @@ use crate::front::changes::Kind;
 use crate::front::control::Tool;
 use crate::front::dispatch::{INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::front::greet::quoted;
+use crate::relay::TakenBack;
 
 impl Kind {
     /// What a server declares that has such a list.
@@ -49,13 +50,20 @@ impl Kind {
 
 impl Hub {
     /// One page of what all servers list, in the order of their names.
-    pub(super) async fn list(&self, kind: Kind, method: &str, params: Option<&RawValue>) -> Answer {
+    pub(super) async fn list(
+        &self,
+        kind: Kind,
+        method: &str,
+        params: Option<&RawValue>,
+        taken_back: &TakenBack,
+    ) -> Answer {
         if params.and_then(|params| frame::member_of(params, "cursor")).is_some_and(|cursor| !is_null(cursor)) {
             return Err(frame::error_body(INVALID_PARAMS, "no such cursor: the list has one page", None));
         }
         let own = kind == Kind::Tools && self.options.control_tools;
         let having = self.members.iter().enumerate().filter(|(_, member)| member.declares(kind.capability()));
-        let asked: Vec<_> = having.map(|(index, member)| self.items(index, member, kind, method, params)).collect();
+        let asked: Vec<_> =
+            having.map(|(index, member)| self.items(index, member, kind, method, params, taken_back)).collect();
         if asked.is_empty() && !own {
             return Err(unknown_method(method));
         }
@@ -101,8 +109,9 @@ impl Hub {
         kind: Kind,
         method: &str,
         params: Option<&RawValue>,
+        taken_back: &TakenBack,
     ) -> (usize, &'a Member, Vec<Box<RawValue>>) {
-        let cause = match timeout(self.options.start_wait, drain(member, kind, method, params)).await {
+        let cause = match timeout(self.options.start_wait, drain(member, kind, method, params, taken_back)).await {
             Ok(Ok(items)) => return (index, member, items),
             Ok(Err(error)) if RpcError::parse(&error).code == i64::from(METHOD_NOT_FOUND) => {
                 return (index, member, Vec::new());
@@ -127,6 +136,7 @@ async fn drain(
     kind: Kind,
     method: &str,
     params: Option<&RawValue>,
+    taken_back: &TakenBack,
 ) -> Result<Vec<Box<RawValue>>, Box<RawValue>> {
     let unreadable = || frame::error_body(-32_603, "the list cannot be read", None);
     let mut items = Vec::new();
@@ -137,7 +147,7 @@ async fn drain(
             RawValue::from_string(first).map_err(|_| unreadable())
         });
         let next = next.transpose()?;
-        let page = member.request(method, next.as_deref().or(params)).await?;
+        let page = member.request(method, next.as_deref().or(params), taken_back).await?;
         let listed = frame::member_of(&page, kind.member()).ok_or_else(unreadable)?;
         let listed: Vec<Box<RawValue>> = serde_json::from_str(listed.get()).map_err(|_| unreadable())?;
         items.extend(listed);

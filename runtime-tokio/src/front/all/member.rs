@@ -104,9 +104,9 @@ impl Member {
         declared.is_some_and(|declared| frame::member_of(declared, capability).is_some())
     }
 
-    /// Asks its front for this. When this is dropped, the request is taken back.
-    pub(super) async fn request(&self, method: &str, params: Option<&RawValue>) -> Answer {
-        self.request_as(self.next.fetch_add(1, Ordering::Relaxed), method, params).await
+    /// Asks its front for this. When this is dropped, the request is taken back, in the host's words if it said any.
+    pub(super) async fn request(&self, method: &str, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
+        self.request_as(self.next.fetch_add(1, Ordering::Relaxed), method, params, taken_back).await
     }
 
     /// Opens a stream on behalf of a request of the host; it is closed when this is dropped.
@@ -120,25 +120,29 @@ impl Member {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.streams).insert(id, host.to_owned());
         let _stream = Stream(self, id);
-        self.request_as(id, "subscriptions/listen", params).await
+        self.request_as(id, "subscriptions/listen", params, &TakenBack::default()).await
     }
 
-    async fn request_as(&self, id: u64, method: &str, params: Option<&RawValue>) -> Answer {
+    async fn request_as(&self, id: u64, method: &str, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         let (sender, answer) = oneshot::channel();
         let ended = || Err(frame::error_body(-32_603, &format!("the front of `{}` has ended", self.name), None));
         match &mut *lock(&self.open) {
             Some(open) => open.insert(id, sender),
             None => return ended(),
         };
-        let _open = Open { member: self, id };
+        let _open = Open { member: self, id, taken_back };
         self.mailbox.put(frame::request(id, method, params.map(RawValue::get))).await;
         answer.await.unwrap_or_else(|_| ended())
     }
 
     /// Tells its front something that it may do without.
     pub(super) fn tell(&self, method: &str, params: Option<&RawValue>) {
-        if !self.mailbox.try_put(frame::notification(method, params.map(RawValue::get))) {
-            tracing::debug!(server = %self.name, method, "its front takes nothing in: a notification is left out");
+        self.put(frame::notification(method, params.map(RawValue::get)));
+    }
+
+    fn put(&self, notification: Box<str>) {
+        if !self.mailbox.try_put(notification) {
+            tracing::debug!(server = %self.name, "its front takes nothing in: a notification is left out");
         }
     }
 
@@ -194,15 +198,14 @@ pub(super) fn progress_token(params: Option<&RawValue>) -> Option<Box<str>> {
 struct Open<'a> {
     member: &'a Member,
     id: u64,
+    taken_back: &'a TakenBack,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let open = lock(&self.member.open).as_mut().and_then(|open| open.remove(&self.id));
         if open.is_some() {
-            let params = format!(r#"{{"requestId":{}}}"#, self.id);
-            let params = RawValue::from_string(params).ok();
-            self.member.tell("notifications/cancelled", params.as_deref());
+            self.member.put(self.taken_back.notification(self.id, "the host no longer waits for it"));
         }
     }
 }

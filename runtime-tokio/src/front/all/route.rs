@@ -20,6 +20,7 @@ use crate::front::control::Tool;
 use crate::front::dispatch::INVALID_PARAMS;
 use crate::front::greet::quoted;
 use crate::front::offer::hidden;
+use crate::relay::TakenBack;
 
 /// Who has what.
 #[derive(Default)]
@@ -120,15 +121,15 @@ impl Hub {
         frame::error_body(INVALID_PARAMS, &why, None)
     }
 
-    async fn ask(&self, index: usize, method: &str, params: Option<&RawValue>) -> Answer {
+    async fn ask(&self, index: usize, method: &str, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         match self.members.get(index) {
-            Some(member) => member.request(method, params).await,
+            Some(member) => member.request(method, params, taken_back).await,
             None => Err(unknown_method(method)),
         }
     }
 
     /// The answer to a call: of the server that has the tool, under the name that it knows.
-    pub(super) async fn call(&self, params: Option<&RawValue>) -> Answer {
+    pub(super) async fn call(&self, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         let (params, public) = named(params, "name")?;
         if self.options.control_tools
             && let Some(tool) = Tool::called(&public, |name| self.find(Kind::Tools, name).is_some())
@@ -142,27 +143,27 @@ impl Hub {
             return Err(hidden(&public, &member.name));
         }
         let renamed = (*tool != *public).then(|| set_member(params, "name", &quoted(&tool))).flatten();
-        self.ask(index, "tools/call", Some(renamed.as_deref().unwrap_or(params))).await
+        self.ask(index, "tools/call", Some(renamed.as_deref().unwrap_or(params)), taken_back).await
     }
 
     /// The answer to a request for a prompt.
-    pub(super) async fn prompt(&self, params: Option<&RawValue>) -> Answer {
+    pub(super) async fn prompt(&self, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         let (params, name) = named(params, "name")?;
         match self.locate(Kind::Prompts, &name).await {
-            Some((index, _)) => self.ask(index, "prompts/get", Some(params)).await,
+            Some((index, _)) => self.ask(index, "prompts/get", Some(params), taken_back).await,
             None => Err(self.unknown(Kind::Prompts, &name)),
         }
     }
 
     /// The answer to a request about a resource.
-    pub(super) async fn resource(&self, method: &str, params: Option<&RawValue>) -> Answer {
+    pub(super) async fn resource(&self, method: &str, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         let (params, uri) = named(params, "uri")?;
         let subscribed = self.routes.lock().subscribed.get(&*uri).copied();
         let subscribed = subscribed.filter(|_| method == "resources/unsubscribe");
         let found = subscribed.or_else(|| self.find(Kind::Resources, &uri).map(|(index, _)| index));
         let (index, answer) = match found.or_else(|| self.by_template(&uri)) {
-            Some(index) => (index, self.ask(index, method, Some(params)).await),
-            None => self.in_turn(method, params).await,
+            Some(index) => (index, self.ask(index, method, Some(params), taken_back).await),
+            None => self.in_turn(method, params, taken_back).await,
         };
         if answer.is_ok() {
             let mut table = self.routes.lock();
@@ -194,13 +195,13 @@ impl Hub {
     }
 
     /// Asks one server after another, those that are there first, until one knows it.
-    async fn in_turn(&self, method: &str, params: &RawValue) -> (usize, Answer) {
+    async fn in_turn(&self, method: &str, params: &RawValue, taken_back: &TakenBack) -> (usize, Answer) {
         let having = self.members.iter().enumerate().filter(|(_, member)| member.declares("resources"));
         let (ready, others): (Vec<_>, Vec<_>) = having.partition(|(_, member)| member.is_ready());
         let mut refused = (0, Err(unknown_method(method)));
         let mut first = true;
         for (index, member) in ready.into_iter().chain(others) {
-            match member.request(method, Some(params)).await {
+            match member.request(method, Some(params), taken_back).await {
                 Ok(result) => return (index, Ok(result)),
                 Err(error) if first => (refused, first) = ((index, Err(error)), false),
                 Err(_) => {}
@@ -210,7 +211,7 @@ impl Hub {
     }
 
     /// The answer to a request for completions: of the server that has what is completed.
-    pub(super) async fn complete(&self, params: Option<&RawValue>) -> Answer {
+    pub(super) async fn complete(&self, params: Option<&RawValue>, taken_back: &TakenBack) -> Answer {
         const METHOD: &str = "completion/complete";
         let invalid = || frame::error_body(INVALID_PARAMS, "`ref` is missing, or names nothing", None);
         let params = params.ok_or_else(invalid)?;
@@ -226,7 +227,7 @@ impl Hub {
             self.locate(Kind::Prompts, &name).await.map(|(index, _)| index)
         };
         match found {
-            Some(index) => self.ask(index, METHOD, Some(params)).await,
+            Some(index) => self.ask(index, METHOD, Some(params), taken_back).await,
             None => Err(frame::error_body(INVALID_PARAMS, &format!("no server has {}", reference.get()), None)),
         }
     }
@@ -244,7 +245,7 @@ impl Hub {
             let (hub, params) = (self.clone(), params.map(ToOwned::to_owned));
             // A server that takes long gets it all the same.
             self.tasks.spawn(async move {
-                let answer = hub.ask(index, METHOD, params.as_deref()).await;
+                let answer = hub.ask(index, METHOD, params.as_deref(), &TakenBack::default()).await;
                 let connection = hub.members.get(index).and_then(|member| member.connection());
                 if let (Err(error), Some(connection), Some(params)) = (&answer, connection, &params)
                     && [NOT_SENT, UNKNOWN].map(i64::from).contains(&RpcError::parse(error).code)
