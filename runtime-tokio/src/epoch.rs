@@ -303,25 +303,33 @@ impl Life {
         if !established.version.has_initialize() {
             self.tasks.spawn(self.listen(&wire, &established).in_current_span());
         }
-        let wanted = self.spec.wanted.borrow().clone();
-        for failure in setup::set_up(&wire, &established, &wanted).await {
-            self.note(What::Tell(failure.into()));
-        }
+        let mut wanted = self.wanted();
+        self.set_up(&wire, &established, &wanted).await;
         // What is not listed yet is taken to be as it was, so that nobody is told that it is gone.
         let mut catalogue = lock(&self.spec.known).carried_over();
         if self.spec.require == Require::Tools {
             let listing = list(&wire, &established).await.map_err(|error| failed_list(&error))?;
             catalogue.tools = Part::Listed(listing.items);
         }
-        let later = self.spec.wanted.borrow().clone();
-        if later != wanted {
-            // Wanted while the tools were listed.
-            for failure in setup::set_up(&wire, &established, &later).await {
-                self.note(What::Tell(failure.into()));
-            }
+        // What was wanted meanwhile; the start deadline bounds how often.
+        while let later = self.wanted()
+            && later != wanted
+        {
+            self.set_up(&wire, &established, &later).await;
+            wanted = later;
         }
         let session = Session::new(wire, established, service, catalogue, self.notes.clone());
         Ok((Arc::new(session), changes))
+    }
+
+    fn wanted(&self) -> Wanted {
+        self.spec.wanted.borrow().clone()
+    }
+
+    async fn set_up(&self, wire: &Wire, established: &Established, wanted: &Wanted) {
+        for failure in setup::set_up(wire, established, wanted).await {
+            self.note(What::Tell(failure.into()));
+        }
     }
 
     fn doubt_if(&self, probe_killed: bool) {

@@ -3,10 +3,13 @@
 mod asks;
 mod bytes;
 mod changes;
+mod completed;
+mod doubt;
 mod eras;
 mod hung;
 mod load;
 mod modern;
 mod outage;
+mod settings;
 mod start;
 mod support;

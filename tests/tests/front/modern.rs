@@ -8,7 +8,7 @@ use super::eras::asked;
 use super::support::{Far, Host, MODERN, Raw, Stage, call, cancelled, request, text_of};
 use crate::support::{memory, secs};
 
-fn with_meta(rest: &str) -> String {
+pub(super) fn with_meta(rest: &str) -> String {
     format!(r#"{{"_meta":{MODERN}{rest}}}"#)
 }
 
@@ -18,7 +18,7 @@ async fn discover(host: &mut Host) -> DiscoverResult {
 }
 
 /// A modern host with a legacy server of these capabilities; and what that was greeted with.
-async fn legacy(capabilities: &str) -> (Host, Stage, Far, Value) {
+pub(super) async fn legacy(capabilities: &str) -> (Host, Stage, Far, Value) {
     let (mut host, mut stage) = Stage::new(FrontOptions::default());
     host.say(&request(0, "server/discover", &with_meta(""))).await;
     let mut far = stage.far().await;
@@ -30,7 +30,7 @@ async fn legacy(capabilities: &str) -> (Host, Stage, Far, Value) {
 }
 
 /// A modern host with a modern server of these capabilities.
-async fn modern(capabilities: &str) -> (Host, Stage, Far) {
+pub(super) async fn modern(capabilities: &str) -> (Host, Stage, Far) {
     let (mut host, mut stage) = Stage::new(FrontOptions::default());
     host.say(&request(0, "vendor/first", &with_meta(""))).await;
     let mut far = stage.far().await;

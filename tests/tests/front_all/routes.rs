@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use mcp_reconnect_tests::fake::FakeServer;
-use serde_json::json;
+use futures::FutureExt as _;
+use mcp_reconnect_tests::fake::{Entry, Event, FakeServer};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::support::*;
@@ -161,4 +162,46 @@ async fn an_id_is_open_once() {
     assert_eq!(error_of(&host.hear(|message| message["id"].is_null()).await).0, -32_600);
     host.say("{".to_owned()).await;
     assert_eq!(error_of(&host.hear(|message| message["id"].is_null()).await).0, -32_700);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_says_what_the_host_has_said() {
+    let a = memory("call write never\nprompts p\nprompts/get never\nprompts/list#2.. never");
+    let mut host = Host::greeted(config(&[("a", &a), ("b", &memory(""))])).await;
+    tokio::time::sleep(secs(1)).await;
+    let requests = [
+        ("tools/call", json!({ "name": "a__write" })),
+        ("prompts/get", json!({ "name": "p" })),
+        ("prompts/list", json!({})),
+    ];
+    for (at, (method, params)) in requests.into_iter().enumerate() {
+        let id = host.begin(method, params).await;
+        tokio::time::sleep(secs(1)).await;
+        host.tell("notifications/cancelled", json!({ "requestId": id, "reason": "the user has left", "x": [1, at] }))
+            .await;
+        let told = a.watch();
+        let told = told.wait_until(|ledger| ledger.cancelled().len() > at);
+        tokio::time::timeout(secs(1), told).await.expect("the server was told");
+        let said: Vec<_> = a.ledger().entries().iter().filter_map(cancellation).collect();
+        assert_eq!((&said[at]["reason"], &said[at]["x"]), (&json!("the user has left"), &json!([1, at])), "{method}");
+    }
+    host.leave().await;
+}
+
+fn cancellation(entry: &Entry) -> Option<Value> {
+    match &entry.event {
+        Event::Notification { method, params } if method == "notifications/cancelled" => Some(params.clone()),
+        _ => None,
+    }
+}
+
+/// An answer that cannot be read is answered with nothing, else two sides would go on for ever.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_read_is_not_answered() {
+    let a = memory("");
+    let mut host = Host::greeted(config(&[("a", &a)])).await;
+    host.say(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}"#.to_owned()).await;
+    host.ask("ping", json!({})).await;
+    assert_eq!(host.hear(|message| message["error"].is_object()).now_or_never(), None);
+    host.leave().await;
 }
