@@ -12,4 +12,4 @@ mod modern;
 mod outage;
 mod settings;
 mod start;
-mod support;
+pub(crate) mod support;

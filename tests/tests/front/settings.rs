@@ -28,6 +28,12 @@ async fn set(host: &mut Host, method: &str, params: &str) {
     assert!(began.elapsed() <= secs(5), "{method}: {:?}", began.elapsed());
 }
 
+async fn until_asked(server: &FakeServer, method: &str) {
+    let watch = server.watch();
+    let asked = watch.wait_until(|ledger| ledger.requests(method) > 0);
+    tokio::time::timeout(secs(3_600), asked).await.expect("it is set up");
+}
+
 /// The methods of the requests that were read, in order.
 fn methods(ledger: &Ledger) -> Vec<String> {
     let methods = ledger.entries().iter().filter_map(|entry| match &entry.event {
@@ -124,10 +130,9 @@ async fn what_is_wanted_while_something_else_is_set_up_holds_in_that_session() {
     let mut host = Host::new(builder(&server), options);
     host.initialize().await;
     set(&mut host, LEVEL, r#"{"level":"error"}"#).await;
-    let watch = server.watch();
-    watch.wait_until(|ledger| ledger.requests(LEVEL) == 1).await;
+    until_asked(&server, LEVEL).await;
     set(&mut host, SUBSCRIBE, r#"{"uri":"file:///a"}"#).await;
-    watch.wait_until(|ledger| ledger.requests(SUBSCRIBE) == 1).await;
+    until_asked(&server, SUBSCRIBE).await;
     set(&mut host, SUBSCRIBE, r#"{"uri":"file:///b"}"#).await;
     host.within(secs(120)).await;
     let ledger = server.ledger();

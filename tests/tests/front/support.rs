@@ -93,7 +93,14 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(upstream: Builder, options: FrontOptions) -> Self {
         let stop = CancellationToken::new();
-        let (HostEnd { to_front, from_front }, session) = Front::new(upstream, options).open(stop.clone());
+        Self::served(Front::new(upstream, options).open(stop.clone()), stop)
+    }
+
+    /// The host of this session.
+    pub(crate) fn served(
+        (HostEnd { to_front, from_front }, session): (HostEnd, impl Future<Output = ()> + Send + 'static),
+        stop: CancellationToken,
+    ) -> Self {
         let session = tokio::spawn(session);
         Self { to_front: Some(to_front), from_front, session, stop, others: VecDeque::new() }
     }
@@ -138,22 +145,35 @@ impl Host {
         }
     }
 
-    /// The answer to this request, as it is; what else comes is kept.
-    pub(crate) async fn answer_text(&mut self, id: &str) -> String {
-        let is_answer = |text: &str| {
-            let raw = Raw::of(text);
-            raw.method.is_none() && raw.id.is_some_and(|own| own.get() == id)
-        };
-        if let Some(at) = self.others.iter().position(|text| is_answer(text)) {
+    /// The next message of which this is true, as it is; what else comes is kept.
+    pub(crate) async fn find(&mut self, wanted: impl Fn(&str) -> bool) -> String {
+        if let Some(at) = self.others.iter().position(|text| wanted(text)) {
             return self.others.remove(at).unwrap();
         }
         loop {
             let text = self.receive().await;
-            if is_answer(&text) {
+            if wanted(&text) {
                 return text;
             }
             self.others.push_back(text);
         }
+    }
+
+    /// The answer to this request, as it is; what else comes is kept.
+    pub(crate) async fn answer_text(&mut self, id: &str) -> String {
+        self.find(|text| {
+            let raw = Raw::of(text);
+            raw.method.is_none() && raw.id.is_some_and(|own| own.get() == id)
+        })
+        .await
+    }
+
+    /// What has come and was not asked for.
+    pub(crate) fn unread(&mut self) -> impl Iterator<Item = &str> {
+        while let Some(Some(text)) = tokio::task::unconstrained(self.from_front.recv()).now_or_never() {
+            self.others.push_back(text.into());
+        }
+        self.others.iter().map(String::as_str)
     }
 
     pub(crate) async fn answer(&mut self, id: impl std::fmt::Display) -> Value {
@@ -219,7 +239,8 @@ pub(crate) struct Far {
     inbound: mpsc::Sender<Box<str>>,
 }
 
-struct Control(CancellationToken);
+/// The control of a link that ends when its token is cancelled.
+pub(crate) struct Control(pub(crate) CancellationToken);
 
 impl LinkControl for Control {
     fn kill(&self) {

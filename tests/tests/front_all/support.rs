@@ -1,26 +1,21 @@
 //! A host in front of many fake servers in memory.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use mcp_reconnect::config::{Custom, FleetConfig, ServerConfig};
-use mcp_reconnect::core::FailureClass;
-use mcp_reconnect::front::{Front, FrontAll, FrontAllOptions, FrontOptions, HostEnd};
-use mcp_reconnect::link::{Attempt, ConnectError, Connector, Ended, Link, LinkControl, LinkFacts};
+use mcp_reconnect::front::{FrontAll, FrontAllOptions, FrontOptions};
+use mcp_reconnect::link::{Attempt, ConnectError, Connector, Link, LinkControl};
 use mcp_reconnect_tests::fake::FakeServer;
 use mcp_reconnect_tests::link::MemoryConnector;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// On paused time, no test waits for ever.
-const A_DAY: Duration = Duration::from_secs(86_400);
+use crate::front::support::{Control, Host as Session};
+use crate::support::secs;
 
 /// A server that is reached like this.
 pub(crate) fn by(connector: impl Connector) -> ServerConfig {
@@ -39,12 +34,8 @@ pub(crate) fn config(servers: &[(&str, &Arc<FakeServer>)]) -> FleetConfig {
 
 /// A host, and how it is served.
 pub(crate) struct Host {
-    end: HostEnd,
+    session: Session,
     next: u64,
-    /// What was told and not asked for yet.
-    unread: VecDeque<Box<str>>,
-    pub(crate) served: JoinHandle<()>,
-    pub(crate) stop: CancellationToken,
 }
 
 impl Host {
@@ -59,17 +50,14 @@ impl Host {
         change(&mut options);
         let front = FrontAll::new(config, options, |_, _| FrontOptions::default());
         let stop = CancellationToken::new();
-        let (end, session) = front.open(stop.clone());
-        Self { end, next: 0, unread: VecDeque::new(), served: tokio::spawn(session), stop }
+        Self { session: Session::served(front.open(stop.clone()), stop), next: 0 }
     }
 
     /// Before one server.
     pub(crate) fn of_one(server: &Arc<FakeServer>, change: impl FnOnce(&mut FrontOptions)) -> Self {
         let mut options = FrontOptions::default();
         change(&mut options);
-        let stop = CancellationToken::new();
-        let (end, session) = Front::new(crate::support::builder(server), options).open(stop.clone());
-        Self { end, next: 0, unread: VecDeque::new(), served: tokio::spawn(session), stop }
+        Self { session: Session::new(crate::support::builder(server), options), next: 0 }
     }
 
     /// Before all of these servers, and greeted.
@@ -88,7 +76,7 @@ impl Host {
     }
 
     pub(crate) async fn say(&self, text: String) {
-        self.end.to_front.send(text.into()).await.expect("the front listens");
+        self.session.say(&text).await;
     }
 
     pub(crate) async fn tell(&self, method: &str, params: Value) {
@@ -143,35 +131,31 @@ impl Host {
         self.hear(|message| message["method"] == method).await
     }
 
-    pub(crate) async fn hear_text(&mut self, wanted: impl Fn(&Value) -> bool) -> Box<str> {
+    pub(crate) async fn hear_text(&mut self, wanted: impl Fn(&Value) -> bool) -> String {
         let matches = |text: &str| wanted(&serde_json::from_str(text).unwrap_or_else(|_| panic!("no JSON: {text}")));
-        if let Some(at) = self.unread.iter().position(|text| matches(text)) {
-            return self.unread.remove(at).unwrap();
-        }
-        loop {
-            let text = timeout(A_DAY, self.end.from_front.recv()).await;
-            let text = text.unwrap_or_else(|_| panic!("nothing in a day; unread: {:?}", self.unread));
-            let text = text.expect("the front has ended");
-            if matches(&text) {
-                return text;
-            }
-            self.unread.push_back(text);
-        }
+        self.session.find(matches).await
     }
 
     /// Everything of this method that was told so far and not asked for.
     pub(crate) fn unread(&mut self, method: &str) -> Vec<Value> {
-        while let Some(Some(text)) = tokio::task::unconstrained(self.end.from_front.recv()).now_or_never() {
-            self.unread.push_back(text);
-        }
-        let messages = self.unread.iter().map(|text| serde_json::from_str::<Value>(text).unwrap());
+        let messages = self.session.unread().map(|text| serde_json::from_str::<Value>(text).unwrap());
         messages.filter(|message| message["method"] == method).collect()
+    }
+
+    /// Tells the front to end, and waits until nothing is left.
+    pub(crate) async fn stop(self) {
+        self.session.stop.cancel();
+        timeout(secs(60), self.session.session).await.expect("it ends").unwrap();
+    }
+
+    /// Drops its session.
+    pub(crate) fn abort(&self) {
+        self.session.session.abort();
     }
 
     /// Ends its session, and waits until nothing is left.
     pub(crate) async fn leave(self) {
-        drop(self.end.to_front);
-        timeout(A_DAY, self.served).await.expect("the front ends").unwrap();
+        self.session.leave().await;
     }
 }
 
@@ -249,28 +233,7 @@ impl Connector for Verbatim {
                 () = end.cancelled() => {}
             }
         });
-        Ok(Link { outbound, inbound, control: Arc::new(VerbatimControl(closed)) })
-    }
-}
-
-struct VerbatimControl(CancellationToken);
-
-impl LinkControl for VerbatimControl {
-    fn kill(&self) {
-        self.0.cancel();
-    }
-
-    fn close(&self) -> BoxFuture<'_, Ended> {
-        self.0.cancel();
-        async { Ended { failure: FailureClass::Transport.into(), cause: "closed".into() } }.boxed()
-    }
-
-    fn facts(&self) -> LinkFacts {
-        LinkFacts::default()
-    }
-
-    fn why(&self) -> BoxFuture<'_, Ended> {
-        self.close()
+        Ok(Link { outbound, inbound, control: Arc::new(Control(closed)) })
     }
 }
 
