@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mcp_reconnect_core::{Config, Epoch, Input, Memory, State, Status};
 use rmcp::{RoleClient, Service};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
@@ -20,7 +20,7 @@ use crate::config::Connect;
 use crate::connection::Connection;
 use crate::epoch::{Dialler, Require, Spec};
 use crate::era::{Era, EraFacts, EraMemory, EraPolicy};
-use crate::event::EVENT_CAPACITY;
+use crate::event::Telling;
 use crate::gate::Entrance;
 use crate::limit::InFlight;
 use crate::link::Connector;
@@ -275,13 +275,13 @@ impl Builder {
         meters.published(&restored);
         let (commands, orders) = mpsc::unbounded_channel();
         let (note, notes) = mpsc::unbounded_channel();
-        let events = broadcast::Sender::new(EVENT_CAPACITY);
+        let events = Arc::<Telling>::default();
         let initial = Published { snapshot: restored, session: None, catalogue, cause: None };
         let (publisher, published) = watch::channel(initial);
         let shared = Shared {
             commands,
             published,
-            events: events.downgrade(),
+            events: Arc::downgrade(&events),
             spec: spec.clone(),
             clock,
             tuning: RwLock::new(self.tuning),
@@ -296,7 +296,7 @@ impl Builder {
                 None
             }
         });
-        let owner = Owner {
+        let mut owner = Owner {
             machine,
             clock,
             suspend: SuspendDetector::start(),
@@ -316,7 +316,7 @@ impl Builder {
         if self.connect == Connect::Eager && matches!(restored.state, State::Idle) {
             shared.command(Command::Input(Input::Connect { until: clock.now() }));
         }
-        runtime.spawn(owner.run().instrument(span));
+        runtime.spawn(async move { owner.run().await }.instrument(span));
         Ok(Connection(Arc::new(shared)))
     }
 }

@@ -15,7 +15,7 @@ use rmcp::model::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
 
 use crate::builder::{BuildError, Builder, check_close_timeout};
 use crate::call::{CallOptions, Performance, Target};
@@ -270,10 +270,7 @@ impl Connection {
 
     /// What happens from now on, in order.
     pub fn events(&self) -> Events {
-        // Without an owner there is nothing to come: the receiver of a channel without sender ends at once.
-        Events(
-            self.0.events.upgrade().map_or_else(|| broadcast::Sender::new(1).subscribe(), |events| events.subscribe()),
-        )
+        self.0.events.upgrade().map_or_else(Events::ended, |events| events.subscribe())
     }
 
     /// What was learnt about the server's protocol era, for the next process.

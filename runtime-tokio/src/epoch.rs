@@ -67,7 +67,7 @@ impl Spec {
 /// Starts epochs.
 pub(crate) struct Dialler {
     pub(crate) spec: Arc<Spec>,
-    pub(crate) notes: mpsc::UnboundedSender<Note>,
+    pub(crate) notes: mpsc::UnboundedSender<Box<Note>>,
     /// Everything that the connection runs.
     pub(crate) tasks: TaskTracker,
     pub(crate) entrance: Arc<Entrance>,
@@ -103,7 +103,7 @@ impl Dialler {
         let run = async move {
             let _finished = guard;
             if let Some(previous) = previous {
-                previous.kill().await;
+                Box::pin(previous.kill()).await;
             }
             life.run(orders).await;
         };
@@ -194,7 +194,7 @@ struct Life {
     start_timeout: Duration,
     interactive: bool,
     spec: Arc<Spec>,
-    notes: mpsc::UnboundedSender<Note>,
+    notes: mpsc::UnboundedSender<Box<Note>>,
     /// Ends what belongs to the epoch.
     token: CancellationToken,
     /// What the link runs: over before the epoch is gone.
@@ -206,10 +206,11 @@ struct Life {
 }
 
 impl Life {
+    /// What happens once is boxed, so that a session that is there does not hold the room for it.
     async fn run(self, mut orders: watch::Receiver<Option<Order>>) {
         let ended = tokio::select! {
             biased;
-            order = ordered(&mut orders) => self.on_order(order).await,
+            order = ordered(&mut orders) => Box::pin(self.on_order(order)).await,
             ended = self.live() => {
                 if self.current_link().is_some() {
                     self.note(What::Lost(ended.failure, ended.cause.clone()));
@@ -217,7 +218,7 @@ impl Life {
                 ended
             }
         };
-        let ended = self.close(ended).await;
+        let ended = Box::pin(self.close(ended)).await;
         self.note(What::Gone(ended.failure, ended.cause));
     }
 
@@ -251,9 +252,9 @@ impl Life {
 
     /// From the dial to the end of the session, whatever ends it.
     async fn live(&self) -> Ended {
-        let entered = self.entrance.enter().await;
+        let entered = Box::pin(self.entrance.enter()).await;
         self.note(What::Reached(ReadyFlag::Started));
-        let (session, mut changes) = match self.establish().await {
+        let (session, mut changes) = match Box::pin(self.establish()).await {
             Ok(established) => established,
             Err(ended) => return ended,
         };
@@ -363,7 +364,7 @@ impl Life {
                 () = token.cancelled() => None,
             };
             if let Some(failure) = failure {
-                drop(notes.send(Note { epoch, what: What::Tell(failure.into()) }));
+                drop(notes.send(Box::new(Note { epoch, what: What::Tell(failure.into()) })));
             }
         }
     }
@@ -421,7 +422,7 @@ impl Life {
 
     fn note(&self, what: What) {
         // An error says that the owner is gone, and this epoch is about to be.
-        drop(self.notes.send(Note { epoch: self.epoch, what }));
+        drop(self.notes.send(Box::new(Note { epoch: self.epoch, what })));
     }
 }
 
@@ -438,7 +439,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn relist<T: Entry>(session: &Session, part: &mut Part<T>) {
-    match list(session.wire(), session.established()).await {
+    match Box::pin(list(session.wire(), session.established())).await {
         Ok(listing) => *part = Part::Listed(listing.items),
         Err(error) => *part = part.stale(error.to_string()),
     }

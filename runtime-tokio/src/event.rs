@@ -1,6 +1,6 @@
 //! What a connection tells about itself, in order, to everyone who listens.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mcp_reconnect_core::{FailureClass, Status};
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::catalogue::CatalogueDiff;
 
 /// How many events a slow subscriber may fall behind before it is told that it missed some.
-pub(crate) const EVENT_CAPACITY: usize = 256;
+const EVENT_CAPACITY: usize = 256;
 
 /// Something that happened to a connection.
 #[derive(Clone, Debug)]
@@ -52,11 +52,34 @@ pub enum Event {
     },
 }
 
+/// Where a connection's events are told. A channel has all its room from the start, so there is none before the first
+/// subscription.
+#[derive(Debug, Default)]
+pub(crate) struct Telling(OnceLock<broadcast::Sender<Event>>);
+
+impl Telling {
+    pub(crate) fn tell(&self, event: Event) {
+        if let Some(events) = self.0.get() {
+            // An error says that nobody listens.
+            drop(events.send(event));
+        }
+    }
+
+    pub(crate) fn subscribe(&self) -> Events {
+        Events(self.0.get_or_init(|| broadcast::Sender::new(EVENT_CAPACITY)).subscribe())
+    }
+}
+
 /// A subscription to a connection's events, from the moment it was made.
 #[derive(Debug)]
-pub struct Events(pub(crate) broadcast::Receiver<Event>);
+pub struct Events(broadcast::Receiver<Event>);
 
 impl Events {
+    /// There is nothing to come: the receiver of a channel without sender ends at once.
+    pub(crate) fn ended() -> Self {
+        Self(broadcast::Sender::new(1).subscribe())
+    }
+
     /// The next event; `None` when the connection has ended and every event was given.
     ///
     /// Cancel safe: no event is lost when the future is dropped.

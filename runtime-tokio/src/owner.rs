@@ -8,19 +8,20 @@ use mcp_reconnect_core::{
     Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output,
     ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
 use crate::catalogue::{Catalogue, CatalogueDiff};
 use crate::clock::{Clock, SuspendDetector};
 use crate::epoch::{Dialler, LiveEpoch};
-use crate::event::Event;
+use crate::event::{Event, Telling};
 use crate::metrics::Meters;
 use crate::session::Session;
 use crate::trace::Recording;
 
-/// What the handles ask of the owner.
+/// What the handles ask of the owner. Boxed on its way, as notes are: a channel has room for 32 from the start, and these
+/// are large and rare.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A caller waits for a session until then.
@@ -87,10 +88,10 @@ pub(crate) struct Owner {
     pub(crate) clock: Clock,
     pub(crate) suspend: SuspendDetector,
     pub(crate) dialler: Dialler,
-    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
-    pub(crate) notes: mpsc::UnboundedReceiver<Note>,
+    pub(crate) commands: mpsc::UnboundedReceiver<Box<Command>>,
+    pub(crate) notes: mpsc::UnboundedReceiver<Box<Note>>,
     pub(crate) published: watch::Sender<Published>,
-    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) events: Arc<Telling>,
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) live: Option<LiveEpoch>,
@@ -101,8 +102,9 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Runs until the machine was shut down (on order, or because every handle is gone) and nothing is left.
-    pub(crate) async fn run(mut self) {
+    /// Runs until the machine was shut down (on order, or because every handle is gone) and nothing is left. To be dropped
+    /// then. By reference: a future has room for what it is given, and again for what it moves that to.
+    pub(crate) async fn run(&mut self) {
         let mut handles = true;
         loop {
             if matches!(self.machine.snapshot().state, State::Shutdown) {
@@ -112,9 +114,9 @@ impl Owner {
             tokio::select! {
                 biased;
                 // What epochs report comes first: a call that failed with its session finds the session gone.
-                Some(note) = self.notes.recv() => self.on_note(note),
+                Some(note) = self.notes.recv() => self.on_note(*note),
                 command = self.commands.recv(), if handles => match command {
-                    Some(command) => self.on_command(command),
+                    Some(command) => self.on_command(*command),
                     None => {
                         handles = false;
                         self.step(Input::Shutdown, None);
@@ -349,8 +351,7 @@ impl Owner {
         if let Some(observer) = &self.observer {
             observer.told(&event);
         }
-        // An error says that nobody listens.
-        drop(self.events.send(event));
+        self.events.tell(event);
     }
 
     fn dial(&mut self, epoch: Epoch, timeout: Duration, interactive: bool) {

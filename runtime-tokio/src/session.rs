@@ -35,7 +35,7 @@ pub struct Session {
     established: Established,
     service: RunningService<RoleClient, Handler>,
     catalogue: Mutex<Arc<Catalogue>>,
-    notes: mpsc::UnboundedSender<Note>,
+    notes: mpsc::UnboundedSender<Box<Note>>,
     /// Reported to be broken: not handed out, though the owner may not have come to it yet.
     condemned: AtomicBool,
 }
@@ -46,7 +46,7 @@ impl Session {
         established: Established,
         service: RunningService<RoleClient, Handler>,
         catalogue: Catalogue,
-        notes: mpsc::UnboundedSender<Note>,
+        notes: mpsc::UnboundedSender<Box<Note>>,
     ) -> Self {
         Self {
             wire,
@@ -155,7 +155,7 @@ impl Session {
                     tracing::debug!(%error, "the server knows no pings");
                     What::PingUnsupported
                 };
-                drop(session.notes.send(Note { epoch: session.epoch(), what }));
+                drop(session.notes.send(Box::new(Note { epoch: session.epoch(), what })));
             }
         }
     }

@@ -1,20 +1,20 @@
 //! What the handles of a connection share, and how a caller comes to a session.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Admission, Config, Epoch, Failure, Input, Refusal, Snapshot, State, Then, Timestamp, Want};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::{CallOptions, Performance, Target};
 use crate::clock::Clock;
 use crate::epoch::Spec;
 use crate::error::CallError;
-use crate::event::Event;
+use crate::event::Telling;
 use crate::limit::InFlight;
 use crate::metrics::Meters;
 use crate::owner::{Command, Published};
@@ -22,9 +22,9 @@ use crate::session::Session;
 
 /// What the handles share.
 pub(crate) struct Shared {
-    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) commands: mpsc::UnboundedSender<Box<Command>>,
     pub(crate) published: watch::Receiver<Published>,
-    pub(crate) events: broadcast::WeakSender<Event>,
+    pub(crate) events: Weak<Telling>,
     pub(crate) spec: Arc<Spec>,
     pub(crate) clock: Clock,
     pub(crate) tuning: RwLock<Tuning>,
@@ -47,7 +47,7 @@ pub struct Tuning {
 impl Shared {
     pub(crate) fn command(&self, command: Command) {
         // An error says that the connection was shut down; whoever waits sees that.
-        drop(self.commands.send(command));
+        drop(self.commands.send(Box::new(command)));
     }
 
     /// Condemns the session at once, and tells the owner.
