@@ -49,6 +49,7 @@ pub mod oauth;
 mod open;
 mod owner;
 mod pending;
+mod queue;
 pub mod relay;
 mod session;
 mod setup;

@@ -1,8 +1,11 @@
 //! The frames that wait for a view: bounded in number and in bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
+
+use crate::queue::Queue;
 
 /// How many frames may wait, if none is large.
 pub(crate) const FRAMES: usize = 1024;
@@ -11,63 +14,82 @@ const UNITS: usize = 8192;
 const UNIT: usize = 1024;
 
 /// The end that is filled.
-pub(crate) struct Mailbox {
-    frames: mpsc::UnboundedSender<(Box<str>, u32)>,
-    room: Arc<Semaphore>,
-}
+pub(crate) struct Mailbox(Arc<Frames>);
 
 /// The end that is read.
-pub(crate) struct MailboxReader {
-    frames: mpsc::UnboundedReceiver<(Box<str>, u32)>,
-    room: Arc<Semaphore>,
+pub(crate) struct MailboxReader(Arc<Frames>);
+
+struct Frames {
+    /// Each with its units.
+    queue: Queue<(Box<str>, u32)>,
+    /// Closed when nobody reads any more.
+    room: Semaphore,
+    /// Nothing more will come.
+    ended: AtomicBool,
 }
 
 /// An empty mailbox for [`FRAMES`] frames and 8 MiB; a larger frame fits when it is alone.
 pub(crate) fn mailbox() -> (Mailbox, MailboxReader) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let room = Arc::new(Semaphore::new(UNITS));
-    (Mailbox { frames: sender, room: room.clone() }, MailboxReader { frames: receiver, room })
+    let frames = Frames { queue: Queue::default(), room: Semaphore::new(UNITS), ended: AtomicBool::new(false) };
+    let frames = Arc::new(frames);
+    (Mailbox(frames.clone()), MailboxReader(frames))
 }
 
 impl Mailbox {
     /// Adds a frame if there is room for it.
     pub(crate) fn try_put(&self, frame: Box<str>) -> bool {
         let cost = cost(&frame);
-        match self.room.try_acquire_many(cost) {
-            Ok(permit) => {
+        let permit = self.0.room.try_acquire_many(cost);
+        permit
+            .map(|permit| {
                 permit.forget();
-                self.frames.send((frame, cost)).is_ok()
-            }
-            Err(_) => false,
-        }
+                self.0.queue.push((frame, cost));
+            })
+            .is_ok()
     }
 
     /// Adds a frame as soon as there is room for it. A frame that nobody reads any more is dropped.
     pub(crate) async fn put(&self, frame: Box<str>) {
         let cost = cost(&frame);
-        tokio::select! {
-            permit = self.room.acquire_many(cost) => if let Ok(permit) = permit {
-                permit.forget();
-                drop(self.frames.send((frame, cost)));
-            },
-            () = self.frames.closed() => {}
+        if let Ok(permit) = self.0.room.acquire_many(cost).await {
+            permit.forget();
+            self.0.queue.push((frame, cost));
         }
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+        self.0.queue.wake();
     }
 }
 
 impl MailboxReader {
     /// A frame that is there.
     pub(crate) fn try_next(&mut self) -> Option<Box<str>> {
-        let (frame, cost) = self.frames.try_recv().ok()?;
-        self.room.add_permits(cost as usize);
+        let (frame, cost) = self.0.queue.try_pop()?;
+        self.0.room.add_permits(cost as usize);
         Some(frame)
     }
 
     /// The next frame; `None` when no more will come. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Box<str>> {
-        let (frame, cost) = self.frames.recv().await?;
-        self.room.add_permits(cost as usize);
-        Some(frame)
+        loop {
+            // In this order: what was put before the end is found after it.
+            let ended = self.0.ended.load(Ordering::Acquire);
+            match self.try_next() {
+                None if !ended => self.0.queue.changed().await,
+                next => return next,
+            }
+        }
+    }
+}
+
+impl Drop for MailboxReader {
+    fn drop(&mut self) {
+        self.0.room.close();
+        self.0.queue.clear();
     }
 }
 

@@ -24,6 +24,18 @@ struct Table {
     closed: bool,
 }
 
+impl Table {
+    /// An empty map keeps the room of eleven.
+    fn shrink(&mut self) {
+        if self.own.is_empty() {
+            self.own = BTreeMap::new();
+        }
+        if self.view.is_empty() {
+            self.view = BTreeMap::new();
+        }
+    }
+}
+
 /// A request of ours. Dropping it tells its call that there will be no answer.
 pub(crate) struct OpenCall {
     pub(crate) sent: Instant,
@@ -47,7 +59,12 @@ impl OpenRequests {
 
     /// Takes a request of ours out; `None` when it is not open.
     pub(crate) fn close(&self, id: u64) -> Option<OpenCall> {
-        let call = self.lock().own.remove(&id)?;
+        let call = {
+            let mut table = self.lock();
+            let call = table.own.remove(&id)?;
+            table.shrink();
+            call
+        };
         self.settled.notify_waiters();
         Some(call)
     }
@@ -62,7 +79,12 @@ impl OpenRequests {
 
     /// Takes a request of the view out; `false` when it is not open.
     pub(crate) fn close_view(&self, id: u64) -> bool {
-        let was_open = self.lock().view.remove(&id).is_some();
+        let was_open = {
+            let mut table = self.lock();
+            let was_open = table.view.remove(&id).is_some();
+            table.shrink();
+            was_open
+        };
         self.settled.notify_waiters();
         was_open
     }

@@ -19,6 +19,7 @@ use crate::link::{Ended, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
 use crate::mailbox::{Mailbox, MailboxReader, mailbox};
 use crate::open::{OpenCall, OpenRequests};
 use crate::pending::Call;
+use crate::queue::Queue;
 use crate::view::Relayed;
 
 /// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
@@ -51,7 +52,7 @@ pub(crate) struct Wire(Arc<Shared>);
 struct Shared {
     epoch: Epoch,
     outbound: mpsc::Sender<Outbound>,
-    notices: mpsc::UnboundedSender<Notice>,
+    notices: Queue<Notice>,
     control: Arc<dyn LinkControl>,
     token: CancellationToken,
     /// The owner's verdict, where the end was ours.
@@ -144,12 +145,11 @@ impl Wire {
         tasks: &TaskTracker,
         ids: RequestIds,
     ) -> Self {
-        let (notices, waiting) = mpsc::unbounded_channel();
         let (mailbox, reader) = mailbox();
         let wire = Self(Arc::new(Shared {
             epoch,
             outbound: link.outbound,
-            notices,
+            notices: Queue::default(),
             control: link.control,
             token,
             verdict: OnceLock::new(),
@@ -169,7 +169,7 @@ impl Wire {
             stats: Stats::default(),
         }));
         tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
-        tasks.spawn(wire.clone().send_notices(waiting).in_current_span());
+        tasks.spawn(wire.clone().send_notices().in_current_span());
         wire
     }
 
@@ -286,7 +286,7 @@ impl Wire {
     /// Answers a request of the server by ourselves, without waiting.
     pub(crate) fn reply(&self, frame: Box<str>) {
         if self.0.replies.fetch_add(1, Ordering::AcqRel) < REPLIES {
-            drop(self.0.notices.send(Notice::Reply(frame)));
+            self.0.notices.push(Notice::Reply(frame));
         } else {
             self.0.replies.fetch_sub(1, Ordering::AcqRel);
             self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
@@ -392,7 +392,7 @@ impl Wire {
 
     /// Tells the server that a request of ours is given up, without waiting.
     pub(crate) fn cancel(&self, notification: Box<str>) {
-        drop(self.0.notices.send(Notice::Cancel(notification)));
+        self.0.notices.push(Notice::Cancel(notification));
     }
 
     async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
@@ -523,10 +523,10 @@ impl Wire {
     }
 
     /// Sends what nobody waits for, so that neither the reader nor a dropped call ever waits for the pipe.
-    async fn send_notices(self, mut notices: mpsc::UnboundedReceiver<Notice>) {
+    async fn send_notices(self) {
         let send = async {
-            while let Some(notice) = notices.recv().await {
-                let frame = match notice {
+            loop {
+                let frame = match self.0.notices.pop().await {
                     Notice::Cancel(frame) => frame,
                     Notice::Reply(frame) => {
                         self.0.replies.fetch_sub(1, Ordering::AcqRel);
