@@ -1,0 +1,65 @@
+//! Wake-ups of connections that are Ready and idle.
+
+use mcp_reconnect::core::{Config, Status};
+use tokio::runtime::Runtime;
+use tokio::time::{Duration, sleep};
+
+use crate::link::{Least, Server};
+use crate::{each, hold, runtime, show, supervise, table};
+
+const CONNECTIONS: u32 = 1_000;
+/// Each begins at its own time, so that the timers of one do not hide those of another.
+const APART: Duration = Duration::from_millis(11);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn pass(runtime: &Runtime, time: Duration) {
+    runtime.block_on(async move { sleep(time).await });
+}
+
+/// How often the thread wakes up in a minute: one that has nothing to run parks until the next timer, also in virtual
+/// time.
+fn wakes(runtime: &Runtime) -> u64 {
+    let parked = || runtime.metrics().worker_park_count(0);
+    let before = parked();
+    pass(runtime, MINUTE);
+    parked() - before
+}
+
+#[test]
+fn idle_connections_wake_up_for_keepalives_only() {
+    let keepalive = Config::default().keepalive();
+    let timers = runtime();
+    timers.block_on(async {
+        for _ in 0..CONNECTIONS {
+            tokio::spawn(async move {
+                loop {
+                    sleep(keepalive).await;
+                }
+            });
+            sleep(APART).await;
+        }
+    });
+    pass(&timers, MINUTE * 10);
+    let least = wakes(&timers);
+
+    let (runtime, server) = (runtime(), Server::new(true));
+    let connections = runtime.block_on(async {
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            connections.push(supervise(Least(server.clone())));
+            sleep(APART).await;
+        }
+        connections
+    });
+    // Until every session has proven itself.
+    pass(&runtime, MINUTE * 10);
+    assert!(connections.iter().all(|connection| matches!(connection.snapshot().status, Status::Ready(_))));
+    let heard = server.heard();
+    let woken = wakes(&runtime);
+    let heard = server.heard() - heard;
+    table("a minute of a thousand idle connections");
+    hold("pings for each", each(heard, CONNECTIONS), 1, "1");
+    show("wake-ups of the thread, by a timer for each keepalive and nothing else", each(least, 1));
+    // The second is the ping's deadline: the owner looks then whether it was answered.
+    hold("wake-ups of the thread, for each of those", each(woken, u32::try_from(least).expect("a few")), 2, "1");
+}
