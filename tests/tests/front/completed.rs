@@ -31,7 +31,8 @@ fn assert_before(result: &str, added: &[&str], rest: &str) {
     let front = result.strip_suffix(rest).unwrap_or_else(|| panic!("{rest} is not the end of {result}"));
     let mut found: Vec<_> = front.trim_start_matches('{').split(',').filter(|member| !member.is_empty()).collect();
     let mut added = added.to_vec();
-    (found.sort_unstable(), added.sort_unstable());
+    found.sort_unstable();
+    added.sort_unstable();
     assert_eq!(found, added, "{result}");
 }
 
