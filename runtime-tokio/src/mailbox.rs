@@ -97,3 +97,53 @@ fn cost(frame: &str) -> u32 {
     let units = frame.len().div_ceil(UNIT).clamp(UNITS / FRAMES, UNITS);
     u32::try_from(units).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_read_before_the_end_is() {
+        let (mailbox, mut reader) = mailbox();
+        assert!(mailbox.try_put("a".into()));
+        assert!(reader.next().now_or_never().is_some());
+        let mut waiting = Box::pin(reader.next());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(mailbox.try_put("b".into()));
+        drop(mailbox);
+        assert_eq!(waiting.now_or_never(), Some(Some("b".into())));
+        assert_eq!(reader.next().now_or_never(), Some(None));
+        assert_eq!(reader.next().now_or_never(), Some(None));
+    }
+
+    #[tokio::test]
+    async fn the_end_wakes_the_reader() {
+        let (mailbox, mut reader) = mailbox();
+        let read = tokio::spawn(async move { reader.next().await });
+        tokio::task::yield_now().await;
+        drop(mailbox);
+        assert_eq!(read.await.unwrap(), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_waits_for_the_reader_and_not_for_one_that_is_gone() {
+        let (mailbox, mut reader) = mailbox();
+        while mailbox.try_put("a".into()) {}
+        let mut waiting = Box::pin(mailbox.put("b".into()));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(reader.try_next().is_some());
+        assert!(waiting.now_or_never().is_some());
+        let waiting = Box::pin(mailbox.put("c".into()));
+        let mut count = 0;
+        while reader.try_next().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, FRAMES);
+        assert!(waiting.now_or_never().is_some());
+        drop(reader);
+        assert!(!mailbox.try_put("d".into()));
+        assert!(mailbox.put("d".into()).now_or_never().is_some());
+    }
+}
