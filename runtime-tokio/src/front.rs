@@ -1,7 +1,7 @@
 //! A front: one host's session with a server that may come and go behind it.
 //!
 //! The host speaks MCP to the front, whole JSON-RPC messages as text, and its session lasts until the host ends it. Behind
-//! it is a [`Connection`], dialled in the era of the host's first message where the server speaks it,
+//! it is a [`Connection`](crate::Connection), dialled in the era of the host's first message where the server speaks it,
 //! with the host's own words. Frames are forwarded, not types: `params`, `result` and `error` go through as they came, both
 //! ways. What is written anew is
 //!
