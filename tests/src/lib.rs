@@ -3,8 +3,10 @@
 pub mod chaos;
 pub mod drivers;
 pub mod fake;
+pub mod least;
 pub mod link;
 pub mod model;
+pub mod programs;
 #[cfg(target_os = "linux")]
 pub mod soak;
 pub mod storm;

@@ -21,7 +21,8 @@ impl Rule {
     /// Every one, in the order of the table.
     pub const ALL: [Self; 4] = [Self::Grpc, Self::FullJitter, Self::Fixed, Self::Doubling];
 
-    pub(super) const fn title(self) -> &'static str {
+    /// Its name and its figures.
+    pub const fn title(self) -> &'static str {
         match self {
             Self::Grpc => "gRPC: 1 s x1.6 <= 120 s +-20 %",
             Self::FullJitter => "full jitter: 1 s x2 <= 60 s",

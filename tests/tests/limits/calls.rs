@@ -7,8 +7,8 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest};
 use serde_json::value::RawValue;
 use tokio::runtime::Runtime;
 
-use crate::link::{Least, Server, bare};
 use crate::{each, hold, runtime, show, supervise, table};
+use mcp_reconnect_tests::least::{Least, Server, bare};
 
 const CALLS: u32 = 1_000;
 

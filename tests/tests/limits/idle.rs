@@ -4,8 +4,8 @@ use mcp_reconnect::core::{Config, Status};
 use tokio::runtime::Runtime;
 use tokio::time::{Duration, sleep};
 
-use crate::link::{Least, Server};
 use crate::{each, hold, runtime, show, supervise, table};
+use mcp_reconnect_tests::least::{Least, Server};
 
 const CONNECTIONS: u32 = 1_000;
 /// Each begins at its own time, so that the timers of one do not hide those of another.

@@ -4,7 +4,6 @@
 
 mod calls;
 mod idle;
-mod link;
 mod machine;
 mod size;
 mod waiting;

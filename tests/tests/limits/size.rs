@@ -4,8 +4,8 @@ use allocation_counter::{AllocationInfo, measure};
 use mcp_reconnect::core::Status;
 use tokio::time::{Duration, sleep};
 
-use crate::link::{Least, Server, bare};
 use crate::{each, hold, runtime, show, supervise, table};
+use mcp_reconnect_tests::least::{Least, Server, bare};
 
 const CONNECTIONS: u32 = 1_000;
 

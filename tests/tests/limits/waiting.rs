@@ -7,8 +7,8 @@ use std::pin::pin;
 use futures::future::join_all;
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::link::{Least, Server};
 use crate::{each, hold, runtime, supervise, table};
+use mcp_reconnect_tests::least::{Least, Server};
 
 const WAITERS: u32 = 1_000;
 

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::process::{PATIENCE, Process};
+use mcp_reconnect_tests::programs::{PATIENCE, Process};
 
 /// A session counts as proven so early that what a check does to it is not taken for flapping.
 const STABLE_AFTER: Duration = Duration::from_secs(1);

@@ -6,9 +6,6 @@
 
 mod front;
 mod nginx;
-#[path = "../real-servers/process.rs"]
-#[expect(dead_code, reason = "the other binary needs more of it")]
-mod process;
 mod proxied;
 mod sockets;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mcp_reconnect_tests::fake::ReservedPort;
 use tokio::process::Command;
 
-use crate::process::{PATIENCE, Process};
+use mcp_reconnect_tests::programs::{PATIENCE, Process};
 
 /// How long it waits for a server to say something, in seconds.
 pub(crate) const READ_TIMEOUT: u32 = 3;

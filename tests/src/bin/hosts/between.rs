@@ -13,8 +13,8 @@ use tokio::net::unix::pipe;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::process::Process;
 use crate::upstream::{Transport, Upstream};
+use mcp_reconnect_tests::programs::Process;
 
 /// How long it may live on when its host has ended.
 const END: Duration = Duration::from_secs(15);
@@ -82,7 +82,7 @@ impl Middle {
             }
             (Between::McpRemote, Some(url)) => {
                 let program = installed.join("node/node_modules/mcp-remote/dist/proxy.js");
-                let mut server = vec![crate::host::node(installed).into(), program.into()];
+                let mut server = vec![mcp_reconnect_tests::programs::node(installed).into(), program.into()];
                 server.extend(words(&[&url, "--transport", "http-only"]));
                 server
             }

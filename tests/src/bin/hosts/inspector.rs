@@ -10,8 +10,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::between::{Between, Middle};
-use crate::host::KEPT_IN;
 use crate::upstream::{Served, Upstream};
+use mcp_reconnect_tests::programs::KEPT_IN;
 
 /// Within what it must have an answer.
 const BOUND: Duration = Duration::from_secs(90);
@@ -60,7 +60,7 @@ fn tools_of(when: &str, answer: &Value) -> Result<usize, String> {
 /// Its one JSON document.
 async fn ask(what: &[&str], installed: &Path, middle: &Middle, scratch: &Path) -> Result<Value, String> {
     let launcher = "node/node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js";
-    let mut command = Command::new(crate::host::node(installed));
+    let mut command = Command::new(mcp_reconnect_tests::programs::node(installed));
     command
         .arg(installed.join(launcher))
         .args(["--cli", "--format", "json", "--quiet", "--connect-timeout", PATIENCE])

@@ -6,11 +6,7 @@
 //! nothing, and prints how they differ.
 
 mod between;
-mod host;
 mod inspector;
-#[path = "../real-servers/process.rs"]
-#[expect(dead_code, reason = "the other binary needs more of it")]
-mod process;
 mod tables;
 mod tally;
 mod trial;
@@ -23,9 +19,9 @@ use futures::StreamExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::between::Between;
-use crate::host::KINDS;
 use crate::tables::{Inspected, Played};
 use crate::upstream::{Served, Transport};
+use mcp_reconnect_tests::programs::KINDS;
 
 /// How many trials run at the same time: mostly they wait.
 const AT_ONCE: usize = 10;

@@ -8,9 +8,9 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use crate::between::{Between, Middle};
-use crate::host::{Answer, Host, Kind};
 use crate::tally::{Call, Outcome, Row};
 use crate::upstream::{Served, Upstream};
+use mcp_reconnect_tests::programs::{Answer, Host, Kind};
 
 /// How many calls a trial makes, half of them to annotated tools.
 pub(crate) const CALLS: usize = 200;

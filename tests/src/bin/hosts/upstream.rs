@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::process::Process;
+use mcp_reconnect_tests::programs::Process;
 
 /// How the server is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use crate::process::Process;
 use crate::servers::{Server, ToolKind, rmcp_peer};
+use mcp_reconnect_tests::programs::Process;
 
 /// A call without an answer for so long hangs.
 const HANGS: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ async fn one_call(
         let before = process.count(&running);
         client.tell(&line).await?;
         let begun = |lines: &[String]| lines.iter().filter(|said| said.contains(&running)).count() > before;
-        process.until(crate::process::PATIENCE, begun).await?;
+        process.until(mcp_reconnect_tests::programs::PATIENCE, begun).await?;
     }
     process.kill().await?;
     let process = Process::start(&mut command, server.ready()).await?;

@@ -4,7 +4,6 @@
 //! Knobs are the defaults, but `stable_after` is low: a trial kills its server more often than a healthy one dies.
 
 mod bare;
-mod process;
 mod servers;
 mod trial;
 

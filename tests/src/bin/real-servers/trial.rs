@@ -11,8 +11,8 @@ use mcp_reconnect::{CallError, CallOptions, Connection, Era, Event, Events, Http
 use rmcp::model::CallToolResponse;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::process::{PATIENCE, Process};
 use crate::servers::{Server, ToolKind};
+use mcp_reconnect_tests::programs::{PATIENCE, Process};
 
 /// How long the server is away while callers wait.
 const DOWNTIME: Duration = Duration::from_secs(10);

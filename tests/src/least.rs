@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// What a server is and has heard.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     /// With one tool, or without any.
     tools: bool,
     /// How many requests and notifications came.
@@ -30,20 +30,23 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(tools: bool) -> Arc<Self> {
+    /// A server with one tool, `echo`, or without any.
+    pub fn new(tools: bool) -> Arc<Self> {
         Arc::new(Self { tools, heard: AtomicU64::new(0), open: Semaphore::new(Semaphore::MAX_PERMITS) })
     }
 
     /// The same that does not answer `initialize` before [`open`](Self::open).
-    pub(crate) fn closed(tools: bool) -> Arc<Self> {
+    pub fn closed(tools: bool) -> Arc<Self> {
         Arc::new(Self { tools, heard: AtomicU64::new(0), open: Semaphore::new(0) })
     }
 
-    pub(crate) fn open(&self) {
+    /// Lets it answer `initialize`.
+    pub fn open(&self) {
         self.open.add_permits(1_000_000);
     }
 
-    pub(crate) fn heard(&self) -> u64 {
+    /// How many requests and notifications came so far.
+    pub fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }
 
@@ -106,7 +109,8 @@ struct Ends {
 }
 
 /// Links to the spawns of a [`Server`].
-pub(crate) struct Least(pub(crate) Arc<Server>);
+#[derive(Debug)]
+pub struct Least(pub Arc<Server>);
 
 #[async_trait]
 impl Connector for Least {
@@ -141,7 +145,11 @@ impl LinkControl for Nothing {
 }
 
 /// rmcp's client on the same link, with nothing between.
-pub(crate) async fn bare(server: &Arc<Server>) -> RunningService<RoleClient, ()> {
+///
+/// # Panics
+///
+/// Without a session: outside a runtime, or from a server that does not answer.
+pub async fn bare(server: &Arc<Server>) -> RunningService<RoleClient, ()> {
     let (serve, ends) = server.start();
     let token = tokio_util::sync::CancellationToken::new();
     tokio::spawn(async move {

