@@ -44,5 +44,5 @@ pub fn table(storm: &Storm) -> (String, [Figures; 2]) {
 
 fn row(text: &mut String, title: &str, figures: &str) {
     // Writing to a string does not fail.
-    let _written = writeln!(text, "{title:<31}{figures}");
+    let _written = writeln!(text, "{title:<32}{figures}");
 }

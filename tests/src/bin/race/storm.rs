@@ -14,7 +14,8 @@ pub(crate) fn run() -> Result<Section, String> {
         "A storm: 10,000 connections of one process lose their server",
         "The server is dead for 30 s and then admits 500 connects per second. Simulated: the real machines behind the \
          real dial gate, beside the delay rules of others under the same server, from one seed. Recovery counts from the \
-         server's return. A rule of others is no claim about the whole client that uses it.",
+         server's return; the run ends 300 s after it. A client is named for its delay rule alone, not for what else it \
+         does; a rule without jitter keeps all in step here, where nothing else tells them apart.",
     );
     for dead in [Dead::Refuses, Dead::Silent] {
         let storm = Storm::one_process(dead);
