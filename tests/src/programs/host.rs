@@ -201,9 +201,14 @@ impl Host {
         said.closed || said.ended
     }
 
-    /// Calls a tool with this text.
+    /// Calls a tool with this text; the host waits [`CALL_TIMEOUT`] for the answer.
     pub async fn call(&self, tool: &str, text: &str) -> Answer {
-        match self.order(json!({ "call": tool, "args": { "text": text } })).await {
+        self.call_within(CALL_TIMEOUT, tool, text).await
+    }
+
+    /// The same; the host waits that long.
+    pub async fn call_within(&self, patience: Duration, tool: &str, text: &str) -> Answer {
+        match self.order(patience, json!({ "call": tool, "args": { "text": text } })).await {
             Ok(Line { text: Some(text), is_error, .. }) => Answer::Text { text, is_error },
             Ok(Line { error, .. }) => Answer::Error(error.unwrap_or(Value::Null)),
             Err(why) => Answer::Error(json!({ "message": why })),
@@ -212,24 +217,24 @@ impl Host {
 
     /// Lists the tools.
     pub async fn tools(&self) -> Result<Vec<String>, String> {
-        match self.order(json!({ "list": true })).await? {
+        match self.order(CALL_TIMEOUT, json!({ "list": true })).await? {
             Line { tools: Some(tools), .. } => Ok(tools),
             Line { error, .. } => Err(error.unwrap_or_default().to_string()),
         }
     }
 
-    async fn order(&self, mut order: Value) -> Result<Line, String> {
+    async fn order(&self, patience: Duration, mut order: Value) -> Result<Line, String> {
         let id = self.last.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
         lock(&self.pending).insert(id, sender);
         order["id"] = id.into();
-        order["timeout_ms"] = json!(CALL_TIMEOUT.as_millis());
+        order["timeout_ms"] = json!(patience.as_millis());
         let line = format!("{order}\n");
         match &mut *self.stdin.lock().await {
             Some(stdin) => stdin.write_all(line.as_bytes()).await.map_err(|_| "the host has ended")?,
             None => return Err("the host was told to end".to_owned()),
         }
-        match timeout(CALL_TIMEOUT + GRACE, answer).await {
+        match timeout(patience + GRACE, answer).await {
             Ok(Ok(line)) => Ok(line),
             Ok(Err(_)) => Err("the host ended without a word".to_owned()),
             Err(_) => Err("the host says nothing, long after its own time limit".to_owned()),
