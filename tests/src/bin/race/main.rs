@@ -6,6 +6,7 @@
 
 mod ambiguity;
 mod call;
+mod contenders;
 mod front;
 mod idle;
 mod machine;
