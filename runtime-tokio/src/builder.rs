@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mcp_reconnect_core::{Config, Epoch, Input, Memory, State, Status};
 use rmcp::{RoleClient, Service};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
@@ -22,15 +22,16 @@ use crate::epoch::{Dialler, Require, Spec};
 use crate::era::{Era, EraFacts, EraMemory, EraPolicy};
 use crate::event::Telling;
 use crate::gate::Entrance;
+use crate::inbox::inbox;
 use crate::limit::InFlight;
 use crate::link::Connector;
 use crate::metrics::Meters;
 use crate::owner::{Command, Observer, Owner, Published};
 use crate::relay::Relay;
-use crate::setup::Wanted;
 use crate::shared::{Shared, Tuning};
 use crate::trace::{Header, Recorder};
 use crate::view::Handler;
+use crate::watched::Watched;
 use crate::wire::RequestIds;
 
 /// The default of [`Builder::probe_patience`].
@@ -252,10 +253,10 @@ impl Builder {
             policy: self.policy,
             require: self.require,
             probe_patience: Mutex::new(self.probe_patience),
-            wanted: watch::Sender::new(Wanted::default()),
+            wanted: Watched::default(),
             ids: RequestIds::default(),
             met: Mutex::new(None),
-            known: Mutex::new(self.known.clone()),
+            known: Mutex::new(Arc::new(self.known.clone())),
         });
         let clock = Clock::start();
         let header = Header {
@@ -273,8 +274,7 @@ impl Builder {
         let catalogue = (may_offer && !known.is_unlisted()).then(|| Arc::new(known));
         let meters = Arc::new(Meters::new(&spec.name));
         meters.published(&restored);
-        let (commands, orders) = mpsc::unbounded_channel();
-        let (note, notes) = mpsc::unbounded_channel();
+        let (inbox, commands, notes) = inbox();
         let events = Arc::<Telling>::default();
         let initial = Published { snapshot: restored, session: None, catalogue, cause: None };
         let (publisher, published) = watch::channel(initial);
@@ -300,9 +300,8 @@ impl Builder {
             machine,
             clock,
             suspend: SuspendDetector::start(),
-            dialler: Dialler { spec, notes: note, tasks: TaskTracker::new(), entrance: Arc::new(self.entrance) },
-            commands: orders,
-            notes,
+            dialler: Dialler { spec, notes, tasks: TaskTracker::new(), entrance: Arc::new(self.entrance) },
+            inbox,
             published: publisher,
             events,
             observer: self.observer,

@@ -316,7 +316,7 @@ impl<'a> Performance<'a> {
         if own.is_empty() || matches!(self.target, Target::Raw(RawRequest { era: Era::Modern, .. })) {
             return Cow::Borrowed(&[]);
         }
-        let level = self.shared.spec.wanted.borrow().log_level;
+        let level = self.shared.spec.wanted.look(|wanted| wanted.log_level);
         match level.and_then(|level| serde_json::value::to_raw_value(&level).ok()) {
             Some(level) => Cow::Owned(own.iter().cloned().chain([(LOG_LEVEL.into(), level)]).collect()),
             None => Cow::Borrowed(own),

@@ -133,10 +133,10 @@ impl Connection {
     /// The server's refusal, and then nothing is wanted; without a session, and when it fails, it is set up when there is one.
     pub async fn subscribe(&self, uri: impl Into<String>) -> Result<(), CallError> {
         let uri = uri.into();
-        self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.insert(uri.clone()));
+        self.0.spec.wanted.update(|wanted| _ = wanted.subscriptions.insert(uri.clone()));
         let answer = self.set_now("resources/subscribe", &SubscribeRequestParams::new(uri.clone())).await;
         if matches!(answer, Err(CallError::Server { .. })) {
-            self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.remove(&uri));
+            self.0.spec.wanted.update(|wanted| _ = wanted.subscriptions.remove(&uri));
         }
         answer
     }
@@ -148,7 +148,7 @@ impl Connection {
     /// The server's refusal; later sessions are not asked for it in any case.
     pub async fn unsubscribe(&self, uri: impl Into<String>) -> Result<(), CallError> {
         let uri = uri.into();
-        self.0.spec.wanted.send_modify(|wanted| _ = wanted.subscriptions.remove(&uri));
+        self.0.spec.wanted.update(|wanted| _ = wanted.subscriptions.remove(&uri));
         self.set_now("resources/unsubscribe", &UnsubscribeRequestParams::new(uri)).await
     }
 
@@ -159,7 +159,7 @@ impl Connection {
     ///
     /// The server's refusal; later sessions are asked again in any case.
     pub async fn set_log_level(&self, level: LoggingLevel) -> Result<(), CallError> {
-        self.0.spec.wanted.send_modify(|wanted| wanted.log_level = Some(level));
+        self.0.spec.wanted.update(|wanted| wanted.log_level = Some(level));
         self.set_now("logging/setLevel", &SetLevelRequestParams::new(level)).await
     }
 
@@ -260,7 +260,7 @@ impl Connection {
     /// What was listed last in any session, whether it may be offered now or not: for the next process.
     pub fn known_catalogue(&self) -> Catalogue {
         let session = self.0.published.borrow().session.clone();
-        session.map_or_else(|| self.0.spec.known(), |session| (*session.catalogue()).clone())
+        (*session.map_or_else(|| self.0.spec.known(), |session| session.catalogue())).clone()
     }
 
     /// Where the machine stands, for the next process; see [`Builder::restore`].

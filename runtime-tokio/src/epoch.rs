@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mcp_reconnect_core::{CloseCause, Epoch, Failure, FailureClass, ReadyFlag};
 use rmcp::Service as _;
-use rmcp::model::{ProtocolVersion, ServerCapabilities};
-use tokio::sync::{mpsc, watch};
+use rmcp::model::ServerPeerInfo;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,11 +18,13 @@ use crate::era::{EraMemory, EraPolicy};
 use crate::event::Event;
 use crate::gate::Entrance;
 use crate::handshake::{Established, Handshake, HandshakeError, handshake};
+use crate::inbox::Notes;
 use crate::link::{Attempt, Connector, Ended};
 use crate::owner::{Note, What};
 use crate::session::Session;
 use crate::setup::{self, SetupFailure, Wanted};
 use crate::view::{self, Handler};
+use crate::watched::Watched;
 use crate::wire::{ListChanges, RequestIds, Wire};
 
 /// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
@@ -49,17 +51,17 @@ pub(crate) struct Spec {
     pub(crate) policy: EraPolicy,
     pub(crate) require: Require,
     pub(crate) probe_patience: Mutex<Duration>,
-    pub(crate) wanted: watch::Sender<Wanted>,
+    pub(crate) wanted: Watched<Wanted>,
     pub(crate) ids: RequestIds,
-    /// What the last session's server could do.
-    pub(crate) met: Mutex<Option<(ProtocolVersion, ServerCapabilities)>>,
+    /// The last session's server.
+    pub(crate) met: Mutex<Option<Arc<ServerPeerInfo>>>,
     /// What was listed last, in any session.
-    pub(crate) known: Mutex<Catalogue>,
+    pub(crate) known: Mutex<Arc<Catalogue>>,
 }
 
 impl Spec {
     /// What was listed last, in any session.
-    pub(crate) fn known(&self) -> Catalogue {
+    pub(crate) fn known(&self) -> Arc<Catalogue> {
         lock(&self.known).clone()
     }
 }
@@ -67,7 +69,7 @@ impl Spec {
 /// Starts epochs.
 pub(crate) struct Dialler {
     pub(crate) spec: Arc<Spec>,
-    pub(crate) notes: mpsc::UnboundedSender<Box<Note>>,
+    pub(crate) notes: Notes,
     /// Everything that the connection runs.
     pub(crate) tasks: TaskTracker,
     pub(crate) entrance: Arc<Entrance>,
@@ -82,33 +84,28 @@ impl Dialler {
         interactive: bool,
         previous: Option<LiveEpoch>,
     ) -> LiveEpoch {
-        let (order, orders) = watch::channel(None);
-        let link = Arc::new(Mutex::new(None));
-        let finished = CancellationToken::new();
+        let reins = Arc::<Reins>::default();
         let life = Life {
             epoch,
             start_timeout,
             interactive,
             spec: self.spec.clone(),
             notes: self.notes.clone(),
-            token: CancellationToken::new(),
             tasks: TaskTracker::new(),
             connection: self.tasks.clone(),
             entrance: self.entrance.clone(),
-            link: link.clone(),
+            reins: reins.clone(),
         };
-        let token = life.token.clone();
-        let guard = finished.clone().drop_guard();
+        let previous = previous.map(|previous| Box::pin(previous.kill()));
         let span = tracing::info_span!("epoch", server = %self.spec.name, %epoch);
         let run = async move {
-            let _finished = guard;
             if let Some(previous) = previous {
-                Box::pin(previous.kill()).await;
+                previous.await;
             }
-            life.run(orders).await;
+            life.run().await;
         };
-        self.tasks.spawn(run.instrument(span));
-        LiveEpoch { epoch, session: None, reached: None, start_timeout, order, token, link, finished }
+        let task = self.tasks.spawn(run.instrument(span));
+        LiveEpoch { epoch, session: None, reached: None, start_timeout, reins, task }
     }
 
     /// Spawns a task that ends with the connection.
@@ -131,13 +128,18 @@ pub(crate) struct LiveEpoch {
     /// How far it got.
     pub(crate) reached: Option<ReadyFlag>,
     start_timeout: Duration,
-    order: watch::Sender<Option<Order>>,
-    token: CancellationToken,
-    link: CurrentLink,
-    finished: CancellationToken,
+    reins: Arc<Reins>,
+    task: JoinHandle<()>,
 }
 
-type CurrentLink = Arc<Mutex<Option<Wire>>>;
+/// What the owner has in its hands of an epoch.
+#[derive(Default)]
+struct Reins {
+    order: Watched<Option<Order>>,
+    /// Ends what belongs to the epoch.
+    token: CancellationToken,
+    link: Mutex<Option<Wire>>,
+}
 
 #[derive(Clone, Debug)]
 struct Order {
@@ -151,7 +153,7 @@ struct Order {
 impl LiveEpoch {
     /// Orders the close; the epoch reports when nothing of it is left.
     pub(crate) fn close(&self, cause: CloseCause, why: Option<Arc<str>>, drain: Duration) {
-        self.order.send_replace(Some(Order { cause, why, drain }));
+        self.reins.order.update(|order| *order = Some(Order { cause, why, drain }));
     }
 
     /// What to say of a start that took too long: where it stopped, and the child's last words.
@@ -162,7 +164,7 @@ impl LiveEpoch {
             Some(ReadyFlag::Transport) => "no answer to the handshake",
             Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
         };
-        let facts = lock(&self.link).as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
+        let facts = lock(&self.reins.link).as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
         let mut words = format!("not ready within {:?}: {stopped}", self.start_timeout);
         if let Some(address) = facts.address {
             words.push_str(&format!("; {address}"));
@@ -175,17 +177,17 @@ impl LiveEpoch {
 
     /// Ends it by force, without waiting.
     pub(crate) fn abort(&self) {
-        if let Some(wire) = &*lock(&self.link) {
+        if let Some(wire) = &*lock(&self.reins.link) {
             wire.control().kill();
         }
-        self.token.cancel();
+        self.reins.token.cancel();
         self.close(CloseCause::Shutdown, None, Duration::ZERO);
     }
 
     /// Ends it by force, and waits until nothing of it is left.
     pub(crate) async fn kill(self) {
         self.abort();
-        self.finished.cancelled().await;
+        drop(self.task.await); // an error says that it panicked: it is gone as well
     }
 }
 
@@ -194,23 +196,21 @@ struct Life {
     start_timeout: Duration,
     interactive: bool,
     spec: Arc<Spec>,
-    notes: mpsc::UnboundedSender<Box<Note>>,
-    /// Ends what belongs to the epoch.
-    token: CancellationToken,
+    notes: Notes,
     /// What the link runs: over before the epoch is gone.
     tasks: TaskTracker,
     /// What the connection runs: handlers may outlive their epoch for a moment.
     connection: TaskTracker,
     entrance: Arc<Entrance>,
-    link: CurrentLink,
+    reins: Arc<Reins>,
 }
 
 impl Life {
     /// What happens once is boxed, so that a session that is there does not hold the room for it.
-    async fn run(self, mut orders: watch::Receiver<Option<Order>>) {
+    async fn run(&self) {
         let ended = tokio::select! {
             biased;
-            order = ordered(&mut orders) => Box::pin(self.on_order(order)).await,
+            order = self.reins.order.when(Clone::clone) => Box::pin(self.on_order(order)).await,
             ended = self.live() => {
                 if self.current_link().is_some() {
                     self.note(What::Lost(ended.failure, ended.cause.clone()));
@@ -244,7 +244,7 @@ impl Life {
             wire.control().close().await;
             self.set_link(None);
         }
-        self.token.cancel();
+        self.reins.token.cancel();
         self.tasks.close();
         self.tasks.wait().await;
         ended
@@ -254,7 +254,7 @@ impl Life {
     async fn live(&self) -> Ended {
         let entered = Box::pin(self.entrance.enter()).await;
         self.note(What::Reached(ReadyFlag::Started));
-        let (session, mut changes) = match Box::pin(self.establish()).await {
+        let session = match Box::pin(self.establish()).await {
             Ok(established) => established,
             Err(ended) => return ended,
         };
@@ -262,15 +262,15 @@ impl Life {
         entered.ready();
         tokio::select! {
             ended = session.wire().ended() => ended,
-            never = self.keep_catalogue(&session, &mut changes) => match never {},
+            never = self.keep_catalogue(&session) => match never {},
         }
     }
 
-    async fn establish(&self) -> Result<(Arc<Session>, watch::Receiver<ListChanges>), Ended> {
+    async fn establish(&self) -> Result<Arc<Session>, Ended> {
         let handler = (self.spec.handler)(self.epoch).counted_in(self.connection.clone());
         let client = self.spec.client.clone().unwrap_or_else(|| Client::of(&handler.get_info()));
         let mut after_probe_killed = false;
-        let (wire, established) = loop {
+        let (wire, mut established) = loop {
             let wire = self.dial().await.inspect_err(|_| self.doubt_if(after_probe_killed))?;
             let options = Handshake {
                 memory: &self.spec.memory,
@@ -297,10 +297,13 @@ impl Life {
             }
         };
         self.note(What::Reached(ReadyFlag::Initialized));
-        self.meet(&established);
         let no_view = || Ended { failure: FailureClass::Transport.into(), cause: "the link has a view already".into() };
         let service = view::serve(&wire, handler, &established).ok_or_else(no_view)?;
-        let changes = wire.list_changes();
+        if let Some(peer) = service.peer().peer_info() {
+            // One copy is enough.
+            established.peer = peer;
+        }
+        self.meet(&established);
         if !established.version.has_initialize() {
             self.tasks.spawn(self.listen(&wire, &established).in_current_span());
         }
@@ -320,11 +323,11 @@ impl Life {
             wanted = later;
         }
         let session = Session::new(wire, established, service, catalogue, self.notes.clone());
-        Ok((Arc::new(session), changes))
+        Ok(Arc::new(session))
     }
 
     fn wanted(&self) -> Wanted {
-        self.spec.wanted.borrow().clone()
+        self.spec.wanted.get()
     }
 
     async fn set_up(&self, wire: &Wire, established: &Established, wanted: &Wanted) {
@@ -340,7 +343,7 @@ impl Life {
     }
 
     async fn dial(&self) -> Result<Wire, Ended> {
-        let token = self.token.child_token();
+        let token = self.reins.token.child_token();
         let attempt = Attempt {
             epoch: self.epoch,
             interactive: self.interactive,
@@ -356,81 +359,76 @@ impl Life {
     }
 
     fn listen(&self, wire: &Wire, established: &Established) -> impl Future<Output = ()> + Send + 'static {
-        let listen = setup::listen(wire.clone(), established.clone(), self.spec.wanted.subscribe());
-        let (notes, epoch, token) = (self.notes.clone(), self.epoch, self.token.clone());
+        let listen = setup::listen(wire.clone(), established.clone(), self.spec.clone());
+        let (notes, epoch, token) = (self.notes.clone(), self.epoch, self.reins.token.clone());
         async move {
             let failure = tokio::select! {
                 failure = listen => failure,
                 () = token.cancelled() => None,
             };
             if let Some(failure) = failure {
-                drop(notes.send(Box::new(Note { epoch, what: What::Tell(failure.into()) })));
+                notes.send(Note { epoch, what: What::Tell(failure.into()) });
             }
         }
     }
 
     /// Tells when the server can do something else than its last session's could.
     fn meet(&self, established: &Established) {
-        let now = (established.version.clone(), established.peer.capabilities.clone());
-        if lock(&self.spec.met).replace(now.clone()).is_some_and(|before| before != now) {
-            self.note(What::Tell(Event::ServerChanged { version: now.0.as_str().into() }));
+        let now = &established.peer;
+        let other = |before: Arc<ServerPeerInfo>| {
+            before.protocol_version != now.protocol_version || before.capabilities != now.capabilities
+        };
+        if lock(&self.spec.met).replace(now.clone()).is_some_and(other) {
+            self.note(What::Tell(Event::ServerChanged { version: now.protocol_version.as_str().into() }));
         }
     }
 
     /// Lists what was not needed to be Ready, then whatever the server says has changed: one list at a time, one more
     /// for all that was announced meanwhile.
-    async fn keep_catalogue(
-        &self,
-        session: &Session,
-        changes: &mut watch::Receiver<ListChanges>,
-    ) -> std::convert::Infallible {
-        let mut listed = ListChanges::default();
-        let mut catalogue = (*session.catalogue()).clone();
-        let mut first = true;
+    async fn keep_catalogue(&self, session: &Session) -> std::convert::Infallible {
+        let changes = session.wire().list_changes();
+        let mut listed = Box::pin(self.list_again(session, None)).await;
         loop {
-            let seen = *changes.borrow_and_update();
-            if seen.tools != listed.tools || (first && self.spec.require != Require::Tools) {
-                relist(session, &mut catalogue.tools).await;
-            }
-            if seen.prompts != listed.prompts || first {
-                relist(session, &mut catalogue.prompts).await;
-            }
-            if seen.resources != listed.resources || first {
-                relist(session, &mut catalogue.resources).await;
-                relist(session, &mut catalogue.templates).await;
-            }
-            (listed, first) = (seen, false);
-            *lock(&self.spec.known) = catalogue.clone();
-            let shared = Arc::new(catalogue.clone());
-            session.set_catalogue(shared.clone());
-            self.note(What::Relisted(shared));
-            if changes.changed().await.is_err() {
-                // The wire is ending, which ends this.
-                return std::future::pending().await;
-            }
-            sleep(LIST_SETTLE).await;
+            changes.when(|changes| (*changes != listed).then_some(())).await;
+            listed = Box::pin(self.list_again(session, Some(listed))).await;
         }
     }
 
+    /// Lists what has changed since, and everything the first time. Up to which changes that was.
+    async fn list_again(&self, session: &Session, since: Option<ListChanges>) -> ListChanges {
+        let first = since.is_none();
+        if !first {
+            sleep(LIST_SETTLE).await;
+        }
+        let (listed, seen) = (since.unwrap_or_default(), session.wire().list_changes().get());
+        let mut catalogue = (*session.catalogue()).clone();
+        if seen.tools != listed.tools || (first && self.spec.require != Require::Tools) {
+            relist(session, &mut catalogue.tools).await;
+        }
+        if seen.prompts != listed.prompts || first {
+            relist(session, &mut catalogue.prompts).await;
+        }
+        if seen.resources != listed.resources || first {
+            relist(session, &mut catalogue.resources).await;
+            relist(session, &mut catalogue.templates).await;
+        }
+        let catalogue = Arc::new(catalogue);
+        *lock(&self.spec.known) = catalogue.clone();
+        session.set_catalogue(catalogue.clone());
+        self.note(What::Relisted(catalogue));
+        seen
+    }
+
     fn current_link(&self) -> Option<Wire> {
-        lock(&self.link).clone()
+        lock(&self.reins.link).clone()
     }
 
     fn set_link(&self, wire: Option<Wire>) {
-        *lock(&self.link) = wire;
+        *lock(&self.reins.link) = wire;
     }
 
     fn note(&self, what: What) {
-        // An error says that the owner is gone, and this epoch is about to be.
-        drop(self.notes.send(Box::new(Note { epoch: self.epoch, what })));
-    }
-}
-
-async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
-    match orders.wait_for(Option::is_some).await.map(|order| order.clone()) {
-        Ok(Some(order)) => order,
-        // The owner is gone without a word: the runtime is going down.
-        Ok(None) | Err(_) => Order { cause: CloseCause::Shutdown, why: None, drain: Duration::ZERO },
+        self.notes.send(Note { epoch: self.epoch, what });
     }
 }
 
@@ -439,7 +437,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn relist<T: Entry>(session: &Session, part: &mut Part<T>) {
-    match Box::pin(list(session.wire(), session.established())).await {
+    match list(session.wire(), session.established()).await {
         Ok(listing) => *part = Part::Listed(listing.items),
         Err(error) => *part = part.stale(error.to_string()),
     }

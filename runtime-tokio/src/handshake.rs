@@ -46,7 +46,7 @@ pub(crate) struct Established {
     /// The result of `initialize` or `server/discover`, as it came.
     pub(crate) raw: Arc<RawValue>,
     /// The same for rmcp; also name, version, capabilities and instructions of the server.
-    pub(crate) peer: ServerPeerInfo,
+    pub(crate) peer: Arc<ServerPeerInfo>,
     /// What `_meta` of every request must hold; empty in the legacy era.
     pub(crate) meta: Arc<Meta>,
 }
@@ -412,7 +412,7 @@ impl Attempt<'_> {
         let version = peer.protocol_version.clone();
         // A server may answer `initialize` with a version that has no handshake: from there on it wants the context.
         let meta = if version.has_initialize() { Arc::default() } else { self.options.client.meta(&version) };
-        Established { era, version, raw: raw.into(), peer, meta }
+        Established { era, version, raw: raw.into(), peer: peer.into(), meta }
     }
 
     /// The probe may still be answered: that is for the next epoch.

@@ -36,6 +36,7 @@ mod greeting;
 mod handshake;
 #[cfg(feature = "http")]
 pub mod http;
+mod inbox;
 mod limit;
 pub mod link;
 mod mailbox;
@@ -61,6 +62,7 @@ pub mod stdio;
 mod testlink;
 pub mod trace;
 mod view;
+mod watched;
 mod wire;
 
 pub use builder::{BuildError, Builder};

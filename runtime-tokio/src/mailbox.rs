@@ -36,16 +36,13 @@ pub(crate) fn mailbox() -> (Mailbox, MailboxReader) {
 }
 
 impl Mailbox {
-    /// Adds a frame if there is room for it.
-    pub(crate) fn try_put(&self, frame: Box<str>) -> bool {
+    /// Adds a frame if there is room for it, or gives it back.
+    pub(crate) fn try_put(&self, frame: Box<str>) -> Result<(), Box<str>> {
         let cost = cost(&frame);
-        let permit = self.0.room.try_acquire_many(cost);
-        permit
-            .map(|permit| {
-                permit.forget();
-                self.0.queue.push((frame, cost));
-            })
-            .is_ok()
+        let Ok(permit) = self.0.room.try_acquire_many(cost) else { return Err(frame) };
+        permit.forget();
+        self.0.queue.push((frame, cost));
+        Ok(())
     }
 
     /// Adds a frame as soon as there is room for it. A frame that nobody reads any more is dropped.
@@ -107,11 +104,11 @@ mod tests {
     #[test]
     fn what_was_put_is_read_before_the_end_is() {
         let (mailbox, mut reader) = mailbox();
-        assert!(mailbox.try_put("a".into()));
+        assert!(mailbox.try_put("a".into()).is_ok());
         assert!(reader.next().now_or_never().is_some());
         let mut waiting = Box::pin(reader.next());
         assert!(waiting.as_mut().now_or_never().is_none());
-        assert!(mailbox.try_put("b".into()));
+        assert!(mailbox.try_put("b".into()).is_ok());
         drop(mailbox);
         assert_eq!(waiting.now_or_never(), Some(Some("b".into())));
         assert_eq!(reader.next().now_or_never(), Some(None));
@@ -130,7 +127,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_waits_for_the_reader_and_not_for_one_that_is_gone() {
         let (mailbox, mut reader) = mailbox();
-        while mailbox.try_put("a".into()) {}
+        while mailbox.try_put("a".into()).is_ok() {}
         let mut waiting = Box::pin(mailbox.put("b".into()));
         assert!(waiting.as_mut().now_or_never().is_none());
         assert!(reader.try_next().is_some());
@@ -143,7 +140,7 @@ mod tests {
         assert_eq!(count, FRAMES);
         assert!(waiting.now_or_never().is_some());
         drop(reader);
-        assert!(!mailbox.try_put("d".into()));
+        assert!(mailbox.try_put("d".into()).is_err());
         assert!(mailbox.put("d".into()).now_or_never().is_some());
     }
 }

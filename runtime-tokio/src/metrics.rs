@@ -20,23 +20,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mcp_reconnect_core::{ParkReason, Snapshot, Status};
+use mcp_reconnect_core::{Epoch, ParkReason, Snapshot, Status};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::error::CallError;
 
 /// One of each, for the names.
-const STATES: [Status; 5] = [
+const STATES: [Status; 6] = [
     Status::Idle,
     Status::Connecting,
+    Status::Ready(Epoch::FIRST),
     Status::TransientFailure,
     Status::Parked(ParkReason::Requested),
     Status::Shutdown,
 ];
-const READY: &str = "READY";
 
 pub(crate) struct Meters {
-    states: Vec<(&'static str, Gauge)>,
+    states: [Gauge; 6],
     dials: Counter,
     probes: Counter,
     sessions: Counter,
@@ -56,12 +56,11 @@ pub(crate) struct Meters {
 impl Meters {
     pub(crate) fn new(server: &Arc<str>) -> Self {
         let name = || server.to_string();
-        let states = STATES.iter().map(Status::as_str).chain([READY]);
-        let state = |state: &'static str| (state, gauge!("mcp_reconnect_state", "server" => name(), "state" => state));
+        let state = |state: Status| gauge!("mcp_reconnect_state", "server" => name(), "state" => state.as_str());
         let calls =
             |outcome: &'static str| counter!("mcp_reconnect_calls_total", "server" => name(), "outcome" => outcome);
         Self {
-            states: states.map(state).collect(),
+            states: STATES.map(state),
             dials: counter!("mcp_reconnect_dials_total", "server" => name()),
             probes: counter!("mcp_reconnect_probes_total", "server" => name()),
             sessions: counter!("mcp_reconnect_sessions_total", "server" => name()),
@@ -81,8 +80,8 @@ impl Meters {
 
     pub(crate) fn published(&self, snapshot: &Snapshot) {
         let now = snapshot.status.as_str();
-        for (state, gauge) in &self.states {
-            gauge.set(if *state == now { 1.0 } else { 0.0 });
+        for (state, gauge) in STATES.iter().zip(&self.states) {
+            gauge.set(if state.as_str() == now { 1.0 } else { 0.0 });
         }
         let stats = &snapshot.stats;
         self.dials.absolute(stats.dials);

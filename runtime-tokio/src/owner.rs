@@ -8,7 +8,7 @@ use mcp_reconnect_core::{
     Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output,
     ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
@@ -16,12 +16,12 @@ use crate::catalogue::{Catalogue, CatalogueDiff};
 use crate::clock::{Clock, SuspendDetector};
 use crate::epoch::{Dialler, LiveEpoch};
 use crate::event::{Event, Telling};
+use crate::inbox::{Inbox, Message};
 use crate::metrics::Meters;
 use crate::session::Session;
 use crate::trace::Recording;
 
-/// What the handles ask of the owner. Boxed on its way, as notes are: a channel has room for 32 from the start, and these
-/// are large and rare.
+/// What the handles ask of the owner.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A caller waits for a session until then.
@@ -88,8 +88,7 @@ pub(crate) struct Owner {
     pub(crate) clock: Clock,
     pub(crate) suspend: SuspendDetector,
     pub(crate) dialler: Dialler,
-    pub(crate) commands: mpsc::UnboundedReceiver<Box<Command>>,
-    pub(crate) notes: mpsc::UnboundedReceiver<Box<Note>>,
+    pub(crate) inbox: Inbox,
     pub(crate) published: watch::Sender<Published>,
     pub(crate) events: Arc<Telling>,
     pub(crate) observer: Option<Box<dyn Observer>>,
@@ -105,7 +104,6 @@ impl Owner {
     /// Runs until the machine was shut down (on order, or because every handle is gone) and nothing is left. To be dropped
     /// then. By reference: a future has room for what it is given, and again for what it moves that to.
     pub(crate) async fn run(&mut self) {
-        let mut handles = true;
         loop {
             if matches!(self.machine.snapshot().state, State::Shutdown) {
                 break;
@@ -113,14 +111,10 @@ impl Owner {
             let wake_at = self.machine.next_timeout().map(|at| self.clock.instant(at));
             tokio::select! {
                 biased;
-                // What epochs report comes first: a call that failed with its session finds the session gone.
-                Some(note) = self.notes.recv() => self.on_note(*note),
-                command = self.commands.recv(), if handles => match command {
-                    Some(command) => self.on_command(*command),
-                    None => {
-                        handles = false;
-                        self.step(Input::Shutdown, None);
-                    }
+                message = self.inbox.next() => match message {
+                    Message::Note(note) => self.on_note(note),
+                    Message::Command(command) => self.on_command(command),
+                    Message::NoHandles => self.step(Input::Shutdown, None),
                 },
                 () = sleep_until_some(wake_at) => self.step(Input::Tick, None),
             }

@@ -37,16 +37,6 @@ impl<T> Queue<T> {
         item
     }
 
-    /// The same, as soon as there is something. Cancel safe.
-    pub(crate) async fn pop(&self) -> T {
-        loop {
-            match self.try_pop() {
-                Some(item) => return item,
-                None => self.changed().await,
-            }
-        }
-    }
-
     /// Resolves when something was pushed, or [`wake`](Self::wake) was called, since this last resolved.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;

@@ -15,7 +15,6 @@ use crate::era::Era;
 use crate::error::CallError;
 use crate::frame::{self, Object, member, set_member, with_first};
 use crate::session::Session;
-use crate::setup::Wanted;
 
 /// Takes a server's own messages as they come, in the place of a typed handler.
 #[async_trait]
@@ -175,8 +174,7 @@ impl Connection {
         let performance = Performance::new(&self.0, Target::Raw(request), options).taken_back_with(taken_back);
         let (session, result) = performance.run(request.params).await?;
         if let Some(params) = request.params {
-            let keep = |wanted: &mut Wanted| wanted.keep(request.method, params);
-            self.0.spec.wanted.send_if_modified(keep);
+            self.set_later(request.method, params);
         }
         let result = request.result(&session, result);
         Ok((session, result))
@@ -184,7 +182,7 @@ impl Connection {
 
     /// Takes what a request sets up for the sessions to come.
     pub(crate) fn set_later(&self, method: &str, params: &RawValue) {
-        self.0.spec.wanted.send_if_modified(|wanted| wanted.keep(method, params));
+        self.0.spec.wanted.update(|wanted| wanted.keep(method, params));
     }
 
     /// Sends a notification as it is to the session that is there; without one it is dropped.

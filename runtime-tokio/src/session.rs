@@ -11,7 +11,6 @@ use rmcp::model::{ClientResult, ErrorCode, ErrorData, InputRequest, RequestId, S
 use rmcp::service::{RequestContext, RunningService};
 use rmcp::{RoleClient, Service as _};
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::call::disowns_session;
@@ -20,6 +19,7 @@ use crate::era::Era;
 use crate::error::CallError;
 use crate::frame::{Meta, Object, RpcError};
 use crate::handshake::Established;
+use crate::inbox::Notes;
 use crate::link::LinkFacts;
 use crate::owner::{Note, What};
 use crate::relay::{Ask, Relay, TakenBack};
@@ -35,7 +35,7 @@ pub struct Session {
     established: Established,
     service: RunningService<RoleClient, Handler>,
     catalogue: Mutex<Arc<Catalogue>>,
-    notes: mpsc::UnboundedSender<Box<Note>>,
+    notes: Notes,
     /// Reported to be broken: not handed out, though the owner may not have come to it yet.
     condemned: AtomicBool,
 }
@@ -46,7 +46,7 @@ impl Session {
         established: Established,
         service: RunningService<RoleClient, Handler>,
         catalogue: Catalogue,
-        notes: mpsc::UnboundedSender<Box<Note>>,
+        notes: Notes,
     ) -> Self {
         Self {
             wire,
@@ -155,7 +155,7 @@ impl Session {
                     tracing::debug!(%error, "the server knows no pings");
                     What::PingUnsupported
                 };
-                drop(session.notes.send(Box::new(Note { epoch: session.epoch(), what })));
+                session.notes.send(Note { epoch: session.epoch(), what });
             }
         }
     }

@@ -3,6 +3,7 @@
 #![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::{
@@ -10,9 +11,9 @@ use rmcp::model::{
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::epoch::Spec;
 use crate::handshake::Established;
 use crate::pending::Call;
 use crate::wire::{RequestOptions, Wire};
@@ -32,13 +33,13 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Notes what a request of a client sets up, once it was answered. Whether it does.
-    pub(crate) fn keep(&mut self, method: &str, params: &RawValue) -> bool {
+    /// Notes what a request of a client sets up, once it was answered.
+    pub(crate) fn keep(&mut self, method: &str, params: &RawValue) {
         match Setting::read(method, params) {
-            Some(Setting::Level(level)) => self.log_level.replace(level) != Some(level),
-            Some(Setting::Subscribe(uri)) => self.subscriptions.insert(uri),
-            Some(Setting::Unsubscribe(uri)) => self.subscriptions.remove(&uri),
-            None => false,
+            Some(Setting::Level(level)) => self.log_level = Some(level),
+            Some(Setting::Subscribe(uri)) => _ = self.subscriptions.insert(uri),
+            Some(Setting::Unsubscribe(uri)) => _ = self.subscriptions.remove(&uri),
+            None => {}
         }
     }
 }
@@ -112,24 +113,19 @@ async fn ask(wire: &Wire, session: &Established, what: &'static str, params: &im
 
 /// Keeps one `subscriptions/listen` stream open on a modern session: list changes that the server announces, and the
 /// resources that are wanted. Returns what made it give up.
-pub(crate) async fn listen(
-    wire: Wire,
-    session: Established,
-    mut wanted: watch::Receiver<Wanted>,
-) -> Option<SetupFailure> {
+pub(crate) async fn listen(wire: Wire, session: Established, spec: Arc<Spec>) -> Option<SetupFailure> {
     let mut quick_failures = 0;
     loop {
         let began = Instant::now();
-        let filter = filter(&session.peer.capabilities, &wanted.borrow_and_update());
+        let wanted = spec.wanted.get();
+        let filter = filter(&session.peer.capabilities, &wanted);
+        let changed = || spec.wanted.when(|now| (*now != wanted).then_some(()));
         let cause = match filter {
             None => None,
             Some(filter) => {
                 let mut call = open(&wire, &session, &filter)?;
                 tokio::select! {
-                    changed = wanted.changed() => {
-                        changed.ok()?;
-                        continue;
-                    }
+                    () = changed() => continue,
                     answer = call.answer() => match answer {
                         Ok(Ok(_)) => Some("the server ended the stream".to_owned()),
                         Ok(Err(error)) => Some(error.to_string()),
@@ -145,7 +141,7 @@ pub(crate) async fn listen(
             }
         };
         match cause {
-            None => wanted.changed().await.ok()?,
+            None => changed().await,
             Some(_) if began.elapsed() >= QUICK => quick_failures = 0,
             Some(cause) => {
                 quick_failures += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mcp_reconnect_core::{Admission, Config, Epoch, Failure, Input, Refusal, Snapshot, State, Then, Timestamp, Want};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::{CallOptions, Performance, Target};
@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::epoch::Spec;
 use crate::error::CallError;
 use crate::event::Telling;
+use crate::inbox::Commands;
 use crate::limit::InFlight;
 use crate::metrics::Meters;
 use crate::owner::{Command, Published};
@@ -22,7 +23,7 @@ use crate::session::Session;
 
 /// What the handles share.
 pub(crate) struct Shared {
-    pub(crate) commands: mpsc::UnboundedSender<Box<Command>>,
+    pub(crate) commands: Commands,
     pub(crate) published: watch::Receiver<Published>,
     pub(crate) events: Weak<Telling>,
     pub(crate) spec: Arc<Spec>,
@@ -46,8 +47,8 @@ pub struct Tuning {
 
 impl Shared {
     pub(crate) fn command(&self, command: Command) {
-        // An error says that the connection was shut down; whoever waits sees that.
-        drop(self.commands.send(Box::new(command)));
+        // Dropped when the connection was shut down; whoever waits sees that.
+        self.commands.send(command);
     }
 
     /// Condemns the session at once, and tells the owner.

@@ -130,7 +130,7 @@ pub(crate) fn serve(
     }
     let view = View { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
     // From the version in the peer's info rmcp knows whether requests carry the client's context.
-    Some(serve_directly_with_ct(handler, view, Some(session.peer.clone()), token))
+    Some(serve_directly_with_ct(handler, view, Some((*session.peer).clone()), token))
 }
 
 struct View {

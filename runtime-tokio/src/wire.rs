@@ -1,14 +1,15 @@
 //! The one reader of an epoch's link: matches answers, keeps the facts of liveness, passes the rest to the view.
 
-use std::future::pending;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Epoch, Failure, FailureClass};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,8 +20,8 @@ use crate::link::{Ended, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
 use crate::mailbox::{Mailbox, MailboxReader, mailbox};
 use crate::open::{OpenCall, OpenRequests};
 use crate::pending::Call;
-use crate::queue::Queue;
 use crate::view::Relayed;
+use crate::watched::Watched;
 
 /// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
 pub(crate) const FIRST_ID: u64 = 1 << 30;
@@ -52,13 +53,14 @@ pub(crate) struct Wire(Arc<Shared>);
 struct Shared {
     epoch: Epoch,
     outbound: mpsc::Sender<Outbound>,
-    notices: Queue<Notice>,
+    notices: Mutex<Notices>,
+    /// Where the link's tasks run.
+    runtime: Handle,
+    tasks: TaskTracker,
     control: Arc<dyn LinkControl>,
     token: CancellationToken,
-    /// The owner's verdict, where the end was ours.
-    verdict: OnceLock<Ended>,
     given_up: AtomicBool,
-    ended: watch::Sender<Option<Ended>>,
+    end: Watched<End>,
     open: OpenRequests,
     view: Mutex<Option<MailboxReader>>,
     /// Takes what the server asks and tells, until the end.
@@ -68,11 +70,27 @@ struct Shared {
     /// What `last_inbound` counts from.
     base: Instant,
     last_inbound: AtomicU64,
-    heard: CancellationToken,
+    heard: Watched<bool>,
     answered: AtomicBool,
-    replies: AtomicUsize,
-    changes: watch::Sender<ListChanges>,
+    changes: Watched<ListChanges>,
     stats: Stats,
+}
+
+#[derive(Default)]
+struct End {
+    /// The owner's verdict, where the end was ours; how the link ended, when it has.
+    why: Option<Ended>,
+    over: bool,
+}
+
+/// What found no room in the link's queue.
+#[derive(Default)]
+struct Notices {
+    waiting: VecDeque<Notice>,
+    /// How many of them are replies.
+    replies: usize,
+    /// A task sends them, so that they keep their order.
+    sending: bool,
 }
 
 /// A frame that nobody waits for.
@@ -149,12 +167,13 @@ impl Wire {
         let wire = Self(Arc::new(Shared {
             epoch,
             outbound: link.outbound,
-            notices: Queue::default(),
+            notices: Mutex::default(),
+            runtime: Handle::current(),
+            tasks: tasks.clone(),
             control: link.control,
             token,
-            verdict: OnceLock::new(),
             given_up: AtomicBool::new(false),
-            ended: watch::Sender::new(None),
+            end: Watched::default(),
             open: OpenRequests::default(),
             view: Mutex::new(Some(reader)),
             relayed: Mutex::default(),
@@ -162,14 +181,12 @@ impl Wire {
             ids,
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
-            heard: CancellationToken::new(),
+            heard: Watched::default(),
             answered: AtomicBool::new(false),
-            replies: AtomicUsize::new(0),
-            changes: watch::Sender::default(),
+            changes: Watched::default(),
             stats: Stats::default(),
         }));
         tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
-        tasks.spawn(wire.clone().send_notices().in_current_span());
         wire
     }
 
@@ -268,7 +285,7 @@ impl Wire {
             relayed.take(&Frame::parse(&text));
         }
         // The wire's end, which empties this, may have come before.
-        if self.0.ended.borrow().is_none() {
+        if self.end_cause().is_none() {
             *relay = Some(relayed);
         }
     }
@@ -285,33 +302,27 @@ impl Wire {
 
     /// Answers a request of the server by ourselves, without waiting.
     pub(crate) fn reply(&self, frame: Box<str>) {
-        if self.0.replies.fetch_add(1, Ordering::AcqRel) < REPLIES {
-            self.0.notices.push(Notice::Reply(frame));
+        if self.notices().replies < REPLIES {
+            self.notice(Notice::Reply(frame));
         } else {
-            self.0.replies.fetch_sub(1, Ordering::AcqRel);
             self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Ends the wire for this reason, which its calls are told.
     pub(crate) fn end(&self, verdict: Ended) {
-        drop(self.0.verdict.set(verdict));
+        self.0.end.update(|end| _ = end.why.get_or_insert(verdict));
         self.0.token.cancel();
     }
 
     /// How the link ended, once it has: from then on no call is open.
     pub(crate) async fn ended(&self) -> Ended {
-        let mut ended = self.0.ended.subscribe();
-        match ended.wait_for(Option::is_some).await.map(|ended| ended.clone()) {
-            Ok(Some(ended)) => ended,
-            // The sender lives in `self`.
-            Ok(None) | Err(_) => pending().await,
-        }
+        self.0.end.when(End::cause).await
     }
 
     /// How the link ended, if it has.
     pub(crate) fn end_cause(&self) -> Option<Ended> {
-        self.0.ended.borrow().clone()
+        self.0.end.look(End::cause)
     }
 
     /// Whether the wire ended because this side gave it up, not because the link did.
@@ -321,7 +332,7 @@ impl Wire {
 
     /// Resolves when the first frame has come in.
     pub(crate) async fn heard(&self) {
-        self.0.heard.cancelled().await;
+        self.0.heard.when(|heard| heard.then_some(())).await;
     }
 
     /// When the last frame came in; when the wire was made, before the first.
@@ -337,7 +348,7 @@ impl Wire {
 
     /// The server may have been another one for a moment: every list may have changed.
     pub(crate) fn presume_changes(&self) {
-        self.0.changes.send_modify(|changes| {
+        self.0.changes.update(|changes| {
             changes.tools += 1;
             changes.prompts += 1;
             changes.resources += 1;
@@ -365,9 +376,9 @@ impl Wire {
         self.0.open.drained().await;
     }
 
-    /// Tells of `list_changed` notifications.
-    pub(crate) fn list_changes(&self) -> watch::Receiver<ListChanges> {
-        self.0.changes.subscribe()
+    /// Counts `list_changed` notifications.
+    pub(crate) fn list_changes(&self) -> &Watched<ListChanges> {
+        &self.0.changes
     }
 
     /// What was left out so far.
@@ -392,7 +403,7 @@ impl Wire {
 
     /// Tells the server that a request of ours is given up, without waiting.
     pub(crate) fn cancel(&self, notification: Box<str>) {
-        self.0.notices.push(Notice::Cancel(notification));
+        self.notice(Notice::Cancel(notification));
     }
 
     async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
@@ -405,36 +416,44 @@ impl Wire {
                     // What has arrived counts.
                     for _ in 0..inbound.len() {
                         if let Ok(frame) = inbound.try_recv() {
-                            self.route(frame, &mailbox).await;
+                            drop(self.route(frame, &mailbox));
                         }
                     }
                     break;
                 }
                 frame = inbound.recv() => match frame {
-                    Some(frame) => self.route(frame, &mailbox).await,
+                    Some(frame) => {
+                        if let Some(frame) = self.route(frame, &mailbox) {
+                            Box::pin(self.wait_for_room(frame, &mailbox)).await;
+                        }
+                    }
                     None => break,
                 },
             }
         }
         // The view hears of the end before the cause is known: handlers of a dead epoch stop at once.
         drop(mailbox);
-        let ended = match self.0.verdict.get() {
-            Some(verdict) => verdict.clone(),
+        let ended = match self.0.end.look(|end| end.why.clone()) {
+            Some(verdict) => verdict,
             None if self.was_given_up() => closed_here(),
-            None => timeout(WHY_TIMEOUT * 2, self.0.control.why()).await.unwrap_or_else(|_| Ended {
-                failure: Failure::new(FailureClass::Transport),
-                cause: "the server closed the connection".into(),
-            }),
+            None => Box::pin(self.why()).await,
         };
         self.finish(ended);
     }
 
+    async fn why(&self) -> Ended {
+        timeout(WHY_TIMEOUT * 2, self.0.control.why()).await.unwrap_or_else(|_| Ended {
+            failure: Failure::new(FailureClass::Transport),
+            cause: "the server closed the connection".into(),
+        })
+    }
+
     /// Settles everything that is open, with this as the reason; the first one stays.
     fn finish(&self, ended: Ended) {
-        self.0.ended.send_if_modified(|known| {
-            let first = known.is_none();
-            known.get_or_insert(ended);
-            first
+        self.0.end.update(|end| {
+            if !end.over {
+                *end = End { why: Some(ended), over: true };
+            }
         });
         // It holds this wire.
         drop(self.0.relayed.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -443,42 +462,55 @@ impl Wire {
         self.0.token.cancel();
     }
 
-    async fn route(&self, text: Box<str>, mailbox: &Mailbox) {
+    /// Takes a frame to where it belongs. One for the view is given back when the view has no room for it yet.
+    fn route(&self, text: Box<str>, mailbox: &Mailbox) -> Option<Box<str>> {
         let now = Instant::now().saturating_duration_since(self.0.base);
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         if self.0.last_inbound.swap(now, Ordering::AcqRel) == 0 {
-            self.0.heard.cancel();
+            self.0.heard.update(|heard| *heard = true);
         }
         let frame = Frame::parse(&text);
         match &frame {
             Frame::Response { id, outcome } => match id_number(id) {
-                Some(number) if number >= FIRST_ID => return self.settle(number, *outcome),
+                Some(number) if number >= FIRST_ID => {
+                    self.settle(number, *outcome);
+                    return None;
+                }
                 Some(number) if self.0.open.close_view(number) => self.0.answered.store(true, Ordering::Release),
                 Some(_) | None => {}
             },
-            Frame::Request { id, method, .. } if method == "ping" => return self.reply(frame::result(id, "{}")),
+            Frame::Request { id, method, .. } if method == "ping" => {
+                self.reply(frame::result(id, "{}"));
+                return None;
+            }
             Frame::Request { .. } => {}
             Frame::Notification { method, params } => self.note(method, *params),
             Frame::Unreadable(why) => {
                 self.0.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(epoch = %self.0.epoch, "skipped a frame: {why}");
-                return;
+                return None;
             }
         }
         if self.relayed(&frame) {
-            return;
+            return None;
         }
-        if self.0.attached.load(Ordering::Acquire) {
-            tokio::select! {
-                biased;
-                () = mailbox.put(text) => {}
-                () = self.0.token.cancelled() => {}
-            }
-        } else if !mailbox.try_put(text) {
-            let dropped = self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
-            if dropped == 0 {
-                tracing::warn!(epoch = %self.0.epoch, "the server sends more before the handshake than is kept for it");
-            }
+        let attached = self.0.attached.load(Ordering::Acquire);
+        let text = mailbox.try_put(text).err()?;
+        if attached {
+            return Some(text);
+        }
+        let dropped = self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
+        if dropped == 0 {
+            tracing::warn!(epoch = %self.0.epoch, "the server sends more before the handshake than is kept for it");
+        }
+        None
+    }
+
+    async fn wait_for_room(&self, text: Box<str>, mailbox: &Mailbox) {
+        tokio::select! {
+            biased;
+            () = mailbox.put(text) => {}
+            () = self.0.token.cancelled() => {}
         }
     }
 
@@ -515,25 +547,40 @@ impl Wire {
                     self.0.open.bump_token(token.get());
                 }
             }
-            "notifications/tools/list_changed" => self.0.changes.send_modify(|changes| changes.tools += 1),
-            "notifications/prompts/list_changed" => self.0.changes.send_modify(|changes| changes.prompts += 1),
-            "notifications/resources/list_changed" => self.0.changes.send_modify(|changes| changes.resources += 1),
+            "notifications/tools/list_changed" => self.0.changes.update(|changes| changes.tools += 1),
+            "notifications/prompts/list_changed" => self.0.changes.update(|changes| changes.prompts += 1),
+            "notifications/resources/list_changed" => self.0.changes.update(|changes| changes.resources += 1),
             _ => {}
         }
     }
 
-    /// Sends what nobody waits for, so that neither the reader nor a dropped call ever waits for the pipe.
+    /// Sends what nobody waits for: neither the reader nor a dropped call ever waits for the pipe.
+    fn notice(&self, notice: Notice) {
+        let mut notices = self.notices();
+        if !notices.sending {
+            match self.0.outbound.try_reserve() {
+                Ok(room) => return room.send(notice.into()),
+                Err(mpsc::error::TrySendError::Closed(())) => return,
+                Err(mpsc::error::TrySendError::Full(())) => {
+                    notices.sending = true;
+                    // Perhaps called by who is in no runtime.
+                    self.0.tasks.spawn_on(self.clone().send_notices().in_current_span(), &self.0.runtime);
+                }
+            }
+        }
+        notices.push(notice);
+    }
+
+    fn notices(&self) -> MutexGuard<'_, Notices> {
+        self.0.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what found no room, for as long as there is any.
     async fn send_notices(self) {
         let send = async {
             loop {
-                let frame = match self.0.notices.pop().await {
-                    Notice::Cancel(frame) => frame,
-                    Notice::Reply(frame) => {
-                        self.0.replies.fetch_sub(1, Ordering::AcqRel);
-                        frame
-                    }
-                };
-                if self.0.outbound.send(Outbound::detached(frame)).await.is_err() {
+                let Some(notice) = self.notices().pop() else { break };
+                if self.0.outbound.send(notice.into()).await.is_err() {
                     break;
                 }
             }
@@ -542,6 +589,37 @@ impl Wire {
             () = send => {}
             () = self.0.token.cancelled() => {}
         }
+    }
+}
+
+impl End {
+    /// How the link ended, if it has.
+    fn cause(&self) -> Option<Ended> {
+        self.why.clone().filter(|_| self.over)
+    }
+}
+
+impl Notices {
+    fn push(&mut self, notice: Notice) {
+        self.replies += usize::from(matches!(notice, Notice::Reply(_)));
+        self.waiting.push_back(notice);
+    }
+
+    /// The next one. When there is none, the next one that comes is sent at once.
+    fn pop(&mut self) -> Option<Notice> {
+        let next = self.waiting.pop_front();
+        match &next {
+            Some(Notice::Reply(_)) => self.replies -= 1,
+            Some(Notice::Cancel(_)) => {}
+            None => *self = Self::default(),
+        }
+        next
+    }
+}
+
+impl From<Notice> for Outbound {
+    fn from((Notice::Cancel(frame) | Notice::Reply(frame)): Notice) -> Self {
+        Self::detached(frame)
     }
 }
 

@@ -17,7 +17,7 @@ fn session(capabilities: Value) -> Established {
         era: Era::Modern,
         version: version.clone(),
         raw,
-        peer,
+        peer: peer.into(),
         meta: Client::of(&ClientConfig::default()).meta(&version),
     }
 }

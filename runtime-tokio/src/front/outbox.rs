@@ -28,7 +28,7 @@ impl Outbox {
 
     /// Adds what the host may do without: a notification.
     pub(super) fn tell(&self, frame: Box<str>) {
-        if !self.mailbox.try_put(frame) && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.mailbox.try_put(frame).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!("the host reads too slowly: notifications are left out");
         }
     }

@@ -562,10 +562,10 @@ async fn a_bad_reply_is_worth_a_retry_and_an_odd_one_is_read() {
         .await;
     dial.far.expect("notifications/initialized").await;
     let (session, ..) = dial.established().await;
-    let capabilities = session.peer.capabilities;
+    let capabilities = &session.peer.capabilities;
     assert!(capabilities.tools.is_some() && capabilities.prompts.is_none() && capabilities.logging.is_none());
-    assert_eq!(capabilities.resources.unwrap().subscribe, Some(true));
-    assert_eq!(session.peer.server_info.unwrap().name, "odd");
+    assert_eq!(capabilities.resources.as_ref().unwrap().subscribe, Some(true));
+    assert_eq!(session.peer.server_info.as_ref().unwrap().name, "odd");
     assert!(session.raw.get().contains("\"more\":1"));
 }
 

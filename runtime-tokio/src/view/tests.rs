@@ -61,7 +61,8 @@ fn session(agreed: &str) -> Established {
     let era = if version.has_initialize() { Era::Legacy } else { Era::Modern };
     let raw: Arc<RawValue> = RawValue::from_string("{}".into()).unwrap().into();
     let meta = Client::of(&ClientHandler::get_info(&User::default())).meta(&version);
-    Established { era, version: version.clone(), raw, peer: ServerPeerInfo::new(version, Default::default()), meta }
+    let peer = ServerPeerInfo::new(version.clone(), Default::default()).into();
+    Established { era, version, raw, peer, meta }
 }
 
 fn view(agreed: &str) -> (User, Running, Wire, Far) {

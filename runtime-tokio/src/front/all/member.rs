@@ -141,7 +141,7 @@ impl Member {
     }
 
     fn put(&self, notification: Box<str>) {
-        if !self.mailbox.try_put(notification) {
+        if self.mailbox.try_put(notification).is_err() {
             tracing::debug!(server = %self.name, "its front takes nothing in: a notification is left out");
         }
     }

@@ -251,7 +251,7 @@ impl Hub {
                     && [NOT_SENT, UNKNOWN].map(i64::from).contains(&RpcError::parse(error).code)
                 {
                     // Its next session gets it.
-                    connection.0.spec.wanted.send_if_modified(|wanted| wanted.keep(METHOD, params));
+                    connection.0.spec.wanted.update(|wanted| wanted.keep(METHOD, params));
                 }
                 answer
             })
