@@ -248,7 +248,7 @@ impl Builder {
             name: self.name,
             connector: self.connector,
             handler: self.handler,
-            client: self.client,
+            client: self.client.map(Box::new),
             memory: EraMemory::at_home(self.facts, self.home),
             policy: self.policy,
             require: self.require,
@@ -290,7 +290,7 @@ impl Builder {
         };
         let span = tracing::info_span!("connection", server = %spec.name);
         let recording = self.recorder.and_then(|recorder| match recorder.start(header, span.clone()) {
-            Ok(recording) => Some(recording),
+            Ok(recording) => Some(Box::new(recording)),
             Err(error) => {
                 span.in_scope(|| tracing::warn!(%error, "no trace is recorded: there is no thread for it"));
                 None

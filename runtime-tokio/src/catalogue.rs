@@ -406,7 +406,9 @@ async fn list_up_to<T: Entry>(
             cursor = Some(next);
         }
     }
-    Ok(Listing { items: items.into(), warnings })
+    // The empty list that is there already, where it is one.
+    let items = if items.is_empty() { Arc::default() } else { items.into() };
+    Ok(Listing { items, warnings })
 }
 
 type Page<T> = (Vec<Item<T>>, Option<Box<RawValue>>);

@@ -46,7 +46,7 @@ pub(crate) struct Spec {
     pub(crate) connector: Box<dyn Connector>,
     pub(crate) handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
     /// Who the connection says it is, where that is not the handler's word.
-    pub(crate) client: Option<Client>,
+    pub(crate) client: Option<Box<Client>>,
     pub(crate) memory: Arc<EraMemory>,
     pub(crate) policy: EraPolicy,
     pub(crate) require: Require,
@@ -136,9 +136,22 @@ pub(crate) struct LiveEpoch {
 #[derive(Default)]
 struct Reins {
     order: Watched<Option<Order>>,
-    /// Ends what belongs to the epoch.
-    token: CancellationToken,
-    link: Mutex<Option<Wire>>,
+    link: Mutex<CurrentLink>,
+}
+
+#[derive(Default)]
+struct CurrentLink {
+    /// Ends what belongs to it; there from the dial on.
+    token: Option<CancellationToken>,
+    wire: Option<Wire>,
+}
+
+impl CurrentLink {
+    fn cancel(&self) {
+        if let Some(token) = &self.token {
+            token.cancel();
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -164,7 +177,7 @@ impl LiveEpoch {
             Some(ReadyFlag::Transport) => "no answer to the handshake",
             Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
         };
-        let facts = lock(&self.reins.link).as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
+        let facts = lock(&self.reins.link).wire.as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
         let mut words = format!("not ready within {:?}: {stopped}", self.start_timeout);
         if let Some(address) = facts.address {
             words.push_str(&format!("; {address}"));
@@ -177,10 +190,12 @@ impl LiveEpoch {
 
     /// Ends it by force, without waiting.
     pub(crate) fn abort(&self) {
-        if let Some(wire) = &*lock(&self.reins.link) {
+        let link = lock(&self.reins.link);
+        if let Some(wire) = &link.wire {
             wire.control().kill();
         }
-        self.reins.token.cancel();
+        link.cancel();
+        drop(link);
         self.close(CloseCause::Shutdown, None, Duration::ZERO);
     }
 
@@ -244,7 +259,7 @@ impl Life {
             wire.control().close().await;
             self.set_link(None);
         }
-        self.reins.token.cancel();
+        lock(&self.reins.link).cancel();
         self.tasks.close();
         self.tasks.wait().await;
         ended
@@ -260,15 +275,24 @@ impl Life {
         };
         self.note(What::Established(session.clone()));
         entered.ready();
-        tokio::select! {
-            ended = session.wire().ended() => ended,
-            never = self.keep_catalogue(&session) => match never {},
+        let mut listed = None;
+        loop {
+            // What was not needed to be Ready, then whatever the server says has changed: one list at a time, one more
+            // for all that was announced meanwhile.
+            let changes = match Box::pin(self.list_again(&session, listed)).await {
+                Ok(changes) => changes,
+                Err(ended) => return ended,
+            };
+            listed = Some(changes);
+            if let Err(ended) = session.wire().list_changes_since(changes).await {
+                return ended;
+            }
         }
     }
 
     async fn establish(&self) -> Result<Arc<Session>, Ended> {
         let handler = (self.spec.handler)(self.epoch).counted_in(self.connection.clone());
-        let client = self.spec.client.clone().unwrap_or_else(|| Client::of(&handler.get_info()));
+        let client = self.spec.client.as_deref().cloned().unwrap_or_else(|| Client::of(&handler.get_info()));
         let mut after_probe_killed = false;
         let (wire, mut established) = loop {
             let wire = self.dial().await.inspect_err(|_| self.doubt_if(after_probe_killed))?;
@@ -343,7 +367,8 @@ impl Life {
     }
 
     async fn dial(&self) -> Result<Wire, Ended> {
-        let token = self.reins.token.child_token();
+        let token = CancellationToken::new();
+        lock(&self.reins.link).token = Some(token.clone());
         let attempt = Attempt {
             epoch: self.epoch,
             interactive: self.interactive,
@@ -360,11 +385,11 @@ impl Life {
 
     fn listen(&self, wire: &Wire, established: &Established) -> impl Future<Output = ()> + Send + 'static {
         let listen = setup::listen(wire.clone(), established.clone(), self.spec.clone());
-        let (notes, epoch, token) = (self.notes.clone(), self.epoch, self.reins.token.clone());
+        let (notes, epoch, wire) = (self.notes.clone(), self.epoch, wire.clone());
         async move {
             let failure = tokio::select! {
                 failure = listen => failure,
-                () = token.cancelled() => None,
+                _ = wire.ended() => None,
             };
             if let Some(failure) = failure {
                 notes.send(Note { epoch, what: What::Tell(failure.into()) });
@@ -383,24 +408,21 @@ impl Life {
         }
     }
 
-    /// Lists what was not needed to be Ready, then whatever the server says has changed: one list at a time, one more
-    /// for all that was announced meanwhile.
-    async fn keep_catalogue(&self, session: &Session) -> std::convert::Infallible {
-        let changes = session.wire().list_changes();
-        let mut listed = Box::pin(self.list_again(session, None)).await;
-        loop {
-            changes.when(|changes| (*changes != listed).then_some(())).await;
-            listed = Box::pin(self.list_again(session, Some(listed))).await;
+    /// Lists what has changed since, and everything the first time. Up to which changes that was; an error is the end of
+    /// the link, which ends it.
+    async fn list_again(&self, session: &Session, since: Option<ListChanges>) -> Result<ListChanges, Ended> {
+        tokio::select! {
+            ended = session.wire().ended() => Err(ended),
+            changes = self.list_changed(session, since) => Ok(changes),
         }
     }
 
-    /// Lists what has changed since, and everything the first time. Up to which changes that was.
-    async fn list_again(&self, session: &Session, since: Option<ListChanges>) -> ListChanges {
+    async fn list_changed(&self, session: &Session, since: Option<ListChanges>) -> ListChanges {
         let first = since.is_none();
         if !first {
             sleep(LIST_SETTLE).await;
         }
-        let (listed, seen) = (since.unwrap_or_default(), session.wire().list_changes().get());
+        let (listed, seen) = (since.unwrap_or_default(), session.wire().list_changes());
         let mut catalogue = (*session.catalogue()).clone();
         if seen.tools != listed.tools || (first && self.spec.require != Require::Tools) {
             relist(session, &mut catalogue.tools).await;
@@ -420,11 +442,11 @@ impl Life {
     }
 
     fn current_link(&self) -> Option<Wire> {
-        lock(&self.reins.link).clone()
+        lock(&self.reins.link).wire.clone()
     }
 
     fn set_link(&self, wire: Option<Wire>) {
-        *lock(&self.reins.link) = wire;
+        lock(&self.reins.link).wire = wire;
     }
 
     fn note(&self, what: What) {

@@ -65,7 +65,7 @@ impl DialQueue {
 #[derive(Default)]
 pub(crate) struct Entrance {
     /// The right to be the connection of this name; taken before the first dial, and kept.
-    tenancy: Option<(Arc<Semaphore>, OnceCell<OwnedSemaphorePermit>)>,
+    tenancy: Option<Box<(Arc<Semaphore>, OnceCell<OwnedSemaphorePermit>)>>,
     queue: Option<Arc<DialQueue>>,
 }
 
@@ -76,12 +76,12 @@ pub(crate) fn tenancy() -> Arc<Semaphore> {
 
 impl Entrance {
     pub(crate) fn new(tenancy: Arc<Semaphore>, queue: Arc<DialQueue>) -> Self {
-        Self { tenancy: Some((tenancy, OnceCell::new())), queue: Some(queue) }
+        Self { tenancy: Some(Box::new((tenancy, OnceCell::new()))), queue: Some(queue) }
     }
 
     /// Resolves when a dial may begin.
     pub(crate) async fn enter(self: &Arc<Self>) -> Entered {
-        if let Some((tenancy, permit)) = &self.tenancy {
+        if let Some((tenancy, permit)) = self.tenancy.as_deref() {
             // Nobody closes the semaphore.
             drop(permit.get_or_try_init(|| tenancy.clone().acquire_owned()).await);
         }

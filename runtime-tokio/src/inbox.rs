@@ -4,9 +4,11 @@
 //! epoch has little to say.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
-use tokio::sync::Notify;
+use futures::task::AtomicWaker;
 
 use crate::owner::{Command, Note};
 
@@ -31,8 +33,8 @@ pub(crate) enum Message {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// Notified when there is something to look at.
-    changed: Notify,
+    /// Woken when there is something to look at.
+    owner: AtomicWaker,
 }
 
 #[derive(Default)]
@@ -52,13 +54,12 @@ pub(crate) fn inbox() -> (Inbox, Commands, Notes) {
 impl Inbox {
     /// What to look at next. What epochs report comes first: a call that failed with its session finds the session gone.
     /// Cancel safe.
-    pub(crate) async fn next(&mut self) -> Message {
-        loop {
-            if let Some(message) = self.0.lock().next() {
-                return message;
-            }
-            self.0.changed.notified().await;
-        }
+    pub(crate) fn next(&mut self) -> impl Future<Output = Message> + Send {
+        poll_fn(|cx| {
+            // In this order: what is put in after the look wakes the owner.
+            self.0.owner.register(cx.waker());
+            self.0.lock().next().map_or(Poll::Pending, Poll::Ready)
+        })
     }
 }
 
@@ -101,7 +102,7 @@ impl Shared {
         if !waiting.closed {
             put(&mut waiting);
             drop(waiting);
-            self.changed.notify_one();
+            self.owner.wake();
         }
     }
 

@@ -1,7 +1,9 @@
 //! The frames that wait for a view: bounded in number and in bytes.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use tokio::sync::Semaphore;
 
@@ -71,15 +73,16 @@ impl MailboxReader {
     }
 
     /// The next frame; `None` when no more will come. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Box<str>> {
-        loop {
+    pub(crate) fn next(&mut self) -> impl Future<Output = Option<Box<str>>> + Send {
+        poll_fn(|cx| {
+            self.0.queue.register(cx);
             // In this order: what was put before the end is found after it.
             let ended = self.0.ended.load(Ordering::Acquire);
             match self.try_next() {
-                None if !ended => self.0.queue.changed().await,
-                next => return next,
+                None if !ended => Poll::Pending,
+                next => Poll::Ready(next),
             }
-        }
+        })
     }
 }
 

@@ -97,7 +97,7 @@ pub(crate) struct Owner {
     pub(crate) cause: Option<Arc<str>>,
     /// Whether a warning has told that it flaps, since the last session that proved itself.
     pub(crate) flapped_before: bool,
-    pub(crate) recording: Option<Recording>,
+    pub(crate) recording: Option<Box<Recording>>,
 }
 
 impl Owner {

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 
-use tokio::sync::Notify;
+use futures::task::AtomicWaker;
 
 /// How much room an empty queue keeps.
 const KEPT: usize = 8;
@@ -11,20 +12,19 @@ const KEPT: usize = 8;
 /// See the module. Without a bound: who pushes sees to one.
 pub(crate) struct Queue<T> {
     items: Mutex<VecDeque<T>>,
-    /// Notified when there is something to look at.
-    changed: Notify,
+    reader: AtomicWaker,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self { items: Mutex::default(), changed: Notify::new() }
+        Self { items: Mutex::default(), reader: AtomicWaker::new() }
     }
 }
 
 impl<T> Queue<T> {
     pub(crate) fn push(&self, item: T) {
         self.lock().push_back(item);
-        self.changed.notify_one();
+        self.reader.wake();
     }
 
     /// What is first in it.
@@ -37,14 +37,14 @@ impl<T> Queue<T> {
         item
     }
 
-    /// Resolves when something was pushed, or [`wake`](Self::wake) was called, since this last resolved.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+    /// The reader is woken by what is pushed from now on, and by [`wake`](Self::wake): to be called before it looks.
+    pub(crate) fn register(&self, cx: &Context<'_>) {
+        self.reader.register(cx.waker());
     }
 
     /// Lets the reader look again.
     pub(crate) fn wake(&self) {
-        self.changed.notify_one();
+        self.reader.wake();
     }
 
     pub(crate) fn clear(&self) {

@@ -60,24 +60,26 @@ struct Shared {
     control: Arc<dyn LinkControl>,
     token: CancellationToken,
     given_up: AtomicBool,
-    end: Watched<End>,
+    news: Watched<News>,
     open: OpenRequests,
     view: Mutex<Option<MailboxReader>>,
     /// Takes what the server asks and tells, until the end.
-    relayed: Mutex<Option<Relayed>>,
+    relayed: Mutex<Option<Box<Relayed>>>,
     attached: AtomicBool,
     ids: RequestIds,
     /// What `last_inbound` counts from.
     base: Instant,
     last_inbound: AtomicU64,
-    heard: Watched<bool>,
     answered: AtomicBool,
-    changes: Watched<ListChanges>,
     stats: Stats,
 }
 
+/// What others wait for.
 #[derive(Default)]
-struct End {
+struct News {
+    /// A frame has come in.
+    heard: bool,
+    changes: ListChanges,
     /// The owner's verdict, where the end was ours; how the link ended, when it has.
     why: Option<Ended>,
     over: bool,
@@ -173,7 +175,7 @@ impl Wire {
             control: link.control,
             token,
             given_up: AtomicBool::new(false),
-            end: Watched::default(),
+            news: Watched::default(),
             open: OpenRequests::default(),
             view: Mutex::new(Some(reader)),
             relayed: Mutex::default(),
@@ -181,9 +183,7 @@ impl Wire {
             ids,
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
-            heard: Watched::default(),
             answered: AtomicBool::new(false),
-            changes: Watched::default(),
             stats: Stats::default(),
         }));
         tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
@@ -286,7 +286,7 @@ impl Wire {
         }
         // The wire's end, which empties this, may have come before.
         if self.end_cause().is_none() {
-            *relay = Some(relayed);
+            *relay = Some(Box::new(relayed));
         }
     }
 
@@ -311,18 +311,18 @@ impl Wire {
 
     /// Ends the wire for this reason, which its calls are told.
     pub(crate) fn end(&self, verdict: Ended) {
-        self.0.end.update(|end| _ = end.why.get_or_insert(verdict));
+        self.0.news.update(|news| _ = news.why.get_or_insert(verdict));
         self.0.token.cancel();
     }
 
     /// How the link ended, once it has: from then on no call is open.
     pub(crate) async fn ended(&self) -> Ended {
-        self.0.end.when(End::cause).await
+        self.0.news.when(News::end).await
     }
 
     /// How the link ended, if it has.
     pub(crate) fn end_cause(&self) -> Option<Ended> {
-        self.0.end.look(End::cause)
+        self.0.news.look(News::end)
     }
 
     /// Whether the wire ended because this side gave it up, not because the link did.
@@ -332,7 +332,7 @@ impl Wire {
 
     /// Resolves when the first frame has come in.
     pub(crate) async fn heard(&self) {
-        self.0.heard.when(|heard| heard.then_some(())).await;
+        self.0.news.when(|news| news.heard.then_some(())).await;
     }
 
     /// When the last frame came in; when the wire was made, before the first.
@@ -348,7 +348,7 @@ impl Wire {
 
     /// The server may have been another one for a moment: every list may have changed.
     pub(crate) fn presume_changes(&self) {
-        self.0.changes.update(|changes| {
+        self.0.news.update(|News { changes, .. }| {
             changes.tools += 1;
             changes.prompts += 1;
             changes.resources += 1;
@@ -376,9 +376,18 @@ impl Wire {
         self.0.open.drained().await;
     }
 
-    /// Counts `list_changed` notifications.
-    pub(crate) fn list_changes(&self) -> &Watched<ListChanges> {
-        &self.0.changes
+    /// How many `list_changed` notifications came.
+    pub(crate) fn list_changes(&self) -> ListChanges {
+        self.0.news.look(|news| news.changes)
+    }
+
+    /// Resolves when more of them came than these. An error is the end of the link.
+    pub(crate) async fn list_changes_since(&self, seen: ListChanges) -> Result<(), Ended> {
+        let more = |news: &News| match news.end() {
+            Some(ended) => Some(Err(ended)),
+            None => (news.changes != seen).then_some(Ok(())),
+        };
+        self.0.news.when(more).await
     }
 
     /// What was left out so far.
@@ -433,7 +442,7 @@ impl Wire {
         }
         // The view hears of the end before the cause is known: handlers of a dead epoch stop at once.
         drop(mailbox);
-        let ended = match self.0.end.look(|end| end.why.clone()) {
+        let ended = match self.0.news.look(|news| news.why.clone()) {
             Some(verdict) => verdict,
             None if self.was_given_up() => closed_here(),
             None => Box::pin(self.why()).await,
@@ -450,9 +459,10 @@ impl Wire {
 
     /// Settles everything that is open, with this as the reason; the first one stays.
     fn finish(&self, ended: Ended) {
-        self.0.end.update(|end| {
-            if !end.over {
-                *end = End { why: Some(ended), over: true };
+        self.0.news.update(|news| {
+            if !news.over {
+                news.why = Some(ended);
+                news.over = true;
             }
         });
         // It holds this wire.
@@ -467,7 +477,7 @@ impl Wire {
         let now = Instant::now().saturating_duration_since(self.0.base);
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         if self.0.last_inbound.swap(now, Ordering::AcqRel) == 0 {
-            self.0.heard.update(|heard| *heard = true);
+            self.0.news.update(|news| news.heard = true);
         }
         let frame = Frame::parse(&text);
         match &frame {
@@ -547,9 +557,9 @@ impl Wire {
                     self.0.open.bump_token(token.get());
                 }
             }
-            "notifications/tools/list_changed" => self.0.changes.update(|changes| changes.tools += 1),
-            "notifications/prompts/list_changed" => self.0.changes.update(|changes| changes.prompts += 1),
-            "notifications/resources/list_changed" => self.0.changes.update(|changes| changes.resources += 1),
+            "notifications/tools/list_changed" => self.0.news.update(|news| news.changes.tools += 1),
+            "notifications/prompts/list_changed" => self.0.news.update(|news| news.changes.prompts += 1),
+            "notifications/resources/list_changed" => self.0.news.update(|news| news.changes.resources += 1),
             _ => {}
         }
     }
@@ -592,9 +602,9 @@ impl Wire {
     }
 }
 
-impl End {
+impl News {
     /// How the link ended, if it has.
-    fn cause(&self) -> Option<Ended> {
+    fn end(&self) -> Option<Ended> {
         self.why.clone().filter(|_| self.over)
     }
 }
