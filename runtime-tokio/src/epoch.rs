@@ -84,10 +84,9 @@ impl Dialler {
         interactive: bool,
         previous: Option<LiveEpoch>,
     ) -> LiveEpoch {
-        let reins = Arc::<Reins>::default();
+        let reins = Arc::new(Reins { start_timeout, order: Watched::default(), link: Mutex::default() });
         let life = Life {
             epoch,
-            start_timeout,
             interactive,
             spec: self.spec.clone(),
             notes: self.notes.clone(),
@@ -105,7 +104,7 @@ impl Dialler {
             life.run().await;
         };
         let task = self.tasks.spawn(run.instrument(span));
-        LiveEpoch { epoch, session: None, reached: None, start_timeout, reins, task }
+        LiveEpoch { epoch, session: None, reached: None, reins, task }
     }
 
     /// Spawns a task that ends with the connection.
@@ -127,14 +126,13 @@ pub(crate) struct LiveEpoch {
     pub(crate) session: Option<Arc<Session>>,
     /// How far it got.
     pub(crate) reached: Option<ReadyFlag>,
-    start_timeout: Duration,
     reins: Arc<Reins>,
     task: JoinHandle<()>,
 }
 
 /// What the owner has in its hands of an epoch.
-#[derive(Default)]
 struct Reins {
+    start_timeout: Duration,
     order: Watched<Option<Order>>,
     link: Mutex<CurrentLink>,
 }
@@ -178,7 +176,7 @@ impl LiveEpoch {
             Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
         };
         let facts = lock(&self.reins.link).wire.as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
-        let mut words = format!("not ready within {:?}: {stopped}", self.start_timeout);
+        let mut words = format!("not ready within {:?}: {stopped}", self.reins.start_timeout);
         if let Some(address) = facts.address {
             words.push_str(&format!("; {address}"));
         }
@@ -208,7 +206,6 @@ impl LiveEpoch {
 
 struct Life {
     epoch: Epoch,
-    start_timeout: Duration,
     interactive: bool,
     spec: Arc<Spec>,
     notes: Notes,
@@ -300,7 +297,7 @@ impl Life {
                 memory: &self.spec.memory,
                 policy: self.spec.policy,
                 client: &client,
-                start_timeout: self.start_timeout,
+                start_timeout: self.reins.start_timeout,
                 probe_patience: *lock(&self.spec.probe_patience),
                 after_probe_killed,
                 tasks: &self.tasks,

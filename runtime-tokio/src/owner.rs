@@ -1,9 +1,9 @@
 //! The one task that owns a connection's machine: feeds it, carries out its orders, publishes its state.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use mcp_reconnect_core::{
     Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output,
     ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
@@ -109,6 +109,7 @@ impl Owner {
                 break;
             }
             let wake_at = self.machine.next_timeout().map(|at| self.clock.instant(at));
+            let wake_up = OptionFuture::from(wake_at.map(sleep_until));
             tokio::select! {
                 biased;
                 message = self.inbox.next() => match message {
@@ -116,12 +117,12 @@ impl Owner {
                     Message::Command(command) => self.on_command(command),
                     Message::NoHandles => self.step(Input::Shutdown, None),
                 },
-                () = sleep_until_some(wake_at) => self.step(Input::Tick, None),
+                Some(()) = wake_up => self.step(Input::Tick, None),
             }
         }
         // Waiters are told by the published Shutdown; now nothing may be left when the owner is.
         if let Some(live) = self.live.take() {
-            live.kill().await;
+            Box::pin(live.kill()).await;
         }
         self.dialler.finished().await;
         if let Some(recording) = self.recording.take() {
@@ -394,12 +395,5 @@ impl Drop for Owner {
         if !matches!(self.machine.snapshot().state, State::Shutdown) {
             self.step(Input::Shutdown, None);
         }
-    }
-}
-
-async fn sleep_until_some(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{error, fmt};
 
 use futures::future::Either;
+use futures::{FutureExt as _, TryFutureExt as _};
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, JsonRpcMessage, ProtocolVersion, RequestId,
     ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
@@ -128,12 +129,15 @@ pub(crate) fn serve(
     if let Some(relay) = handler.relay.clone() {
         wire.relay_to(Relayed::new(wire.clone(), relay, token.clone(), handler.tasks.clone()), &mut frames);
     }
-    let view = View { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
+    let view = Seen { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
     // From the version in the peer's info rmcp knows whether requests carry the client's context.
-    Some(serve_directly_with_ct(handler, view, Some((*session.peer).clone()), token))
+    Some(serve_directly_with_ct(handler, View(Box::new(view)), Some((*session.peer).clone()), token))
 }
 
-struct View {
+/// Boxed, for rmcp's loop has room for it more than once.
+struct View(Box<Seen>);
+
+struct Seen {
     wire: Wire,
     frames: MailboxReader,
     /// rmcp's token for its loop and its handlers.
@@ -162,7 +166,7 @@ impl Transport<RoleClient> for View {
     }
 
     fn send(&mut self, item: ClientJsonRpcMessage) -> impl Future<Output = Result<(), ViewError>> + Send + 'static {
-        let wire = self.wire.clone();
+        let wire = self.0.wire.clone();
         let asked = match &item {
             // A subscription is answered at its end only: no sign of a server that hangs.
             JsonRpcMessage::Request(request)
@@ -180,37 +184,34 @@ impl Transport<RoleClient> for View {
                 None
             }
             // What a handler of an ended epoch still has to say interests nobody.
-            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) if self.token.is_cancelled() => {
-                return Either::Left(ready(Ok(())));
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) if self.0.token.is_cancelled() => {
+                return Either::Left(ready(Ok(())).boxed());
             }
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,
         };
         let frame = match serde_json::to_string(&item) {
             Ok(frame) => frame.into_boxed_str(),
-            Err(error) => return Either::Left(ready(Err(ViewError(SendFailure::unwritable(&error))))),
+            Err(error) => return Either::Left(ready(Err(ViewError(SendFailure::unwritable(&error)))).boxed()),
         };
         if let Some(id) = asked {
             wire.view_asked(id);
         }
-        let sending = wire.send(frame);
-        Either::Right(async move {
-            sending.await.map_err(|failure| {
-                if let Some(id) = asked {
-                    wire.view_gave_up(id);
-                }
-                ViewError(failure)
-            })
-        })
+        Either::Right(wire.send(frame).map_err(move |failure| {
+            if let Some(id) = asked {
+                wire.view_gave_up(id);
+            }
+            ViewError(failure)
+        }))
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
-            let Some(text) = self.frames.next().await else {
+            let Some(text) = self.0.frames.next().await else {
                 // Not `None`: rmcp would let its handlers run on for seconds before it cancels them.
-                self.token.cancel();
+                self.0.token.cancel();
                 return pending().await;
             };
-            if let Some(message) = self.read(&text) {
+            if let Some(message) = self.0.read(&text) {
                 return Some(message);
             }
         }
@@ -221,7 +222,7 @@ impl Transport<RoleClient> for View {
     }
 }
 
-impl View {
+impl Seen {
     /// The message as rmcp knows it. An answer that rmcp cannot read becomes an error answer, so that its call is settled.
     fn read(&self, text: &str) -> Option<ServerJsonRpcMessage> {
         match Frame::parse(text) {

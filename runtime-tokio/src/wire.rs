@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::Either;
 use mcp_reconnect_core::{Epoch, Failure, FailureClass};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::frame::{self, Frame, Meta, id_number};
-use crate::link::{Ended, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::link::{Ended, Fate, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
 use crate::mailbox::{Mailbox, MailboxReader, mailbox};
 use crate::open::{OpenCall, OpenRequests};
 use crate::pending::Call;
@@ -251,23 +252,22 @@ impl Wire {
     ) -> impl Future<Output = Result<(), SendFailure>> + Send + 'static + use<> {
         let (outbound, fate) = Outbound::new(frame);
         // Frames that find room are queued in the order in which they were given.
-        let waiting = match self.0.outbound.try_send(outbound) {
-            Ok(()) => None,
+        match self.0.outbound.try_send(outbound) {
+            Ok(()) => Either::Left(fate),
+            // Boxed, for it is rare, and rmcp's service has room for this future all the time.
             Err(mpsc::error::TrySendError::Full(outbound) | mpsc::error::TrySendError::Closed(outbound)) => {
-                Some(outbound)
+                Either::Right(Box::pin(self.clone().wait_and_send(outbound, fate)))
             }
-        };
-        let wire = self.clone();
-        async move {
-            if let Some(outbound) = waiting {
-                tokio::select! {
-                    biased;
-                    sent = wire.0.outbound.send(outbound) => drop(sent), // an error has dropped the frame: its fate says so
-                    () = wire.0.token.cancelled() => {}
-                }
-            }
-            fate.await
         }
+    }
+
+    async fn wait_and_send(self, outbound: Outbound, fate: Fate) -> Result<(), SendFailure> {
+        tokio::select! {
+            biased;
+            sent = self.0.outbound.send(outbound) => drop(sent), // an error has dropped the frame: its fate says so
+            () = self.0.token.cancelled() => {}
+        }
+        fate.await
     }
 
     /// Hands over the frames for a view, those that came so far first. `None` when it was taken already.
@@ -316,8 +316,8 @@ impl Wire {
     }
 
     /// How the link ended, once it has: from then on no call is open.
-    pub(crate) async fn ended(&self) -> Ended {
-        self.0.news.when(News::end).await
+    pub(crate) fn ended(&self) -> impl Future<Output = Ended> + Send {
+        self.0.news.when(News::end)
     }
 
     /// How the link ended, if it has.
@@ -382,12 +382,12 @@ impl Wire {
     }
 
     /// Resolves when more of them came than these. An error is the end of the link.
-    pub(crate) async fn list_changes_since(&self, seen: ListChanges) -> Result<(), Ended> {
-        let more = |news: &News| match news.end() {
+    pub(crate) fn list_changes_since(&self, seen: ListChanges) -> impl Future<Output = Result<(), Ended>> + Send {
+        let more = move |news: &News| match news.end() {
             Some(ended) => Some(Err(ended)),
             None => (news.changes != seen).then_some(Ok(())),
         };
-        self.0.news.when(more).await
+        self.0.news.when(more)
     }
 
     /// What was left out so far.
