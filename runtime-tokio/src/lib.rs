@@ -38,6 +38,8 @@ mod handshake;
 pub mod http;
 mod inbox;
 mod limit;
+#[cfg(unix)]
+pub mod lines;
 pub mod link;
 mod mailbox;
 #[cfg(feature = "metrics")]

@@ -92,8 +92,8 @@ impl Server {
         };
         let stdout = ServerStdout { pipe: Some(stdout), give_back: Some(give_back) };
         Ok(Self {
-            stdout: FrameReader::new(stdout, frame_limit, traffic),
-            stdin: FrameWriter::new(stdin, closed),
+            stdout: FrameReader::noting(stdout, frame_limit, traffic),
+            stdin: FrameWriter::closable(stdin, closed),
             control: Arc::new(control),
         })
     }

@@ -66,7 +66,7 @@ pub use control::{Server, ServerControl, ServerStdout};
 #[cfg(feature = "process")]
 pub use exit::Exit;
 #[cfg(feature = "process")]
-pub use read::{FrameReader, LEFTOVER_LIMIT, ReadError};
+pub use read::{FrameReader, LEFTOVER_LIMIT, ReadError, Traffic};
 #[cfg(feature = "process")]
 pub use stderr::{STDERR_LINE_BYTES, STDERR_LINES};
 #[cfg(feature = "process")]

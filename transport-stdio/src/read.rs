@@ -25,8 +25,18 @@ pub struct FrameReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    pub(crate) fn new(pipe: R, limit: usize, traffic: Arc<Traffic>) -> Self {
+    /// Reads from any pipe. A line may have `limit` bytes, its end not counted.
+    pub fn new(pipe: R, limit: usize) -> Self {
+        Self::noting(pipe, limit, Arc::new(Traffic::new()))
+    }
+
+    pub(crate) fn noting(pipe: R, limit: usize, traffic: Arc<Traffic>) -> Self {
         Self { pipe, frames: Frames::new(limit), leftover: LEFTOVER_LIMIT, traffic }
+    }
+
+    /// What it has seen so far, and will.
+    pub fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     /// The next frame, without its line end; `None` at the end of the pipe, now and ever after.
@@ -100,7 +110,7 @@ impl FrameReader<ServerStdout> {
 
 /// What a reader has seen, for others to look at.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub struct Traffic {
     origin: Instant,
     /// Nanoseconds since `origin`, plus one; 0 before the first byte.
     last_byte: AtomicU64,
@@ -129,17 +139,20 @@ impl Traffic {
         self.spoke.send_if_modified(|spoke| !std::mem::replace(spoke, true));
     }
 
-    pub(crate) async fn first_byte(&self) {
+    /// Waits for the first byte.
+    pub async fn first_byte(&self) {
         // The sender is here, so there is no error.
         drop(self.spoke.subscribe().wait_for(|&spoke| spoke).await);
     }
 
-    pub(crate) fn last_byte(&self) -> Option<Instant> {
+    /// When the last byte came in.
+    pub fn last_byte(&self) -> Option<Instant> {
         let nanos = self.last_byte.load(Ordering::Relaxed).checked_sub(1)?;
         Some(self.origin + std::time::Duration::from_nanos(nanos))
     }
 
-    pub(crate) fn noise(&self) -> u64 {
+    /// How many lines were left out because they are no frames.
+    pub fn noise(&self) -> u64 {
         self.noise.load(Ordering::Relaxed)
     }
 }
@@ -176,17 +189,15 @@ impl Error for ReadError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
-    use super::{CHUNK, FrameReader, ReadError, Traffic};
+    use super::{CHUNK, FrameReader, ReadError};
 
     const LIMIT: usize = 64;
 
     fn reader(buffer: usize) -> (FrameReader<DuplexStream>, DuplexStream) {
         let (ours, theirs) = duplex(buffer);
-        (FrameReader::new(ours, LIMIT, Arc::new(Traffic::new())), theirs)
+        (FrameReader::new(ours, LIMIT), theirs)
     }
 
     /// Reads all that `input` gives, through a pipe that hands it on in pieces of `piece` bytes.
@@ -260,7 +271,7 @@ mod tests {
     async fn memory_is_bounded_by_the_limit() {
         let (ours, mut theirs) = duplex(1 << 20);
         let limit = 8 * CHUNK;
-        let mut reader = FrameReader::new(ours, limit, Arc::new(Traffic::new()));
+        let mut reader = FrameReader::new(ours, limit);
         let frame = format!("{{{}}}\n", " ".repeat(limit - 2));
         for _ in 0..4 {
             theirs.write_all(frame.as_bytes()).await.expect("room");

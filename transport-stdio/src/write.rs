@@ -16,12 +16,17 @@ pub struct FrameWriter<W> {
     /// `None` once the boundary between frames is lost, or the pipe is.
     pipe: Option<W>,
     /// Turns true, or loses its sender, when stdin is to be closed.
-    close: watch::Receiver<bool>,
+    close: Option<watch::Receiver<bool>>,
 }
 
 impl<W: AsyncWrite + Unpin> FrameWriter<W> {
-    pub(crate) fn new(pipe: W, close: watch::Receiver<bool>) -> Self {
-        Self { pipe: Some(pipe), close }
+    /// Writes to any pipe.
+    pub fn new(pipe: W) -> Self {
+        Self { pipe: Some(pipe), close: None }
+    }
+
+    pub(crate) fn closable(pipe: W, close: watch::Receiver<bool>) -> Self {
+        Self { pipe: Some(pipe), close: Some(close) }
     }
 
     /// Writes a frame and its line end.
@@ -67,9 +72,12 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-async fn asked_to_close(close: &mut watch::Receiver<bool>) {
-    // An error says that the control is gone, which asks for the same.
-    drop(close.wait_for(|&close| close).await);
+async fn asked_to_close(close: &mut Option<watch::Receiver<bool>>) {
+    match close {
+        // An error says that the control is gone, which asks for the same.
+        Some(close) => drop(close.wait_for(|&close| close).await),
+        None => std::future::pending().await,
+    }
 }
 
 async fn write_all(
@@ -137,7 +145,7 @@ mod tests {
     fn writer(buffer: usize) -> (FrameWriter<DuplexStream>, DuplexStream, watch::Sender<bool>) {
         let (ours, theirs) = duplex(buffer);
         let (close, closed) = watch::channel(false);
-        (FrameWriter::new(ours, closed), theirs, close)
+        (FrameWriter::closable(ours, closed), theirs, close)
     }
 
     async fn all(mut pipe: DuplexStream) -> String {

@@ -11,6 +11,7 @@ mod http_link;
 #[cfg(feature = "http")]
 #[path = "../../../transport-http/tests/support/mod.rs"]
 mod http_support;
+mod lines;
 #[cfg(feature = "front")]
 mod listen;
 mod stdio_link;
