@@ -67,7 +67,8 @@ impl Server {
         }
     }
 
-    async fn answer(&self, frame: &str) -> Option<Box<str>> {
+    /// The answer to a frame, if it is owed one; counts nothing.
+    pub(crate) async fn answer(&self, frame: &str) -> Option<Box<str>> {
         #[derive(serde::Deserialize)]
         struct Request<'a> {
             id: Option<u64>,

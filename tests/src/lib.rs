@@ -1,6 +1,7 @@
 //! The scripted fake server, and the suites that need more than one crate of mcp-reconnect.
 
 pub mod chaos;
+pub mod count;
 pub mod drivers;
 pub mod fake;
 pub mod least;
