@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FusedFuture as _};
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_stdio::{FrameReader, FrameWriter, ReadError, Traffic};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -83,23 +83,21 @@ pub(crate) async fn read<R: AsyncRead + Unpin, T>(
 ) {
     // However the reader ends, the writer ends with it.
     let _end = end.token.clone().drop_guard();
-    let mut exited = pin!(exited);
-    let mut ended = false;
+    let over = async {
+        tokio::select! {
+            // A process that the server left behind may hold its output open.
+            _ = exited => {}
+            () = end.token.cancelled() => {}
+        }
+    };
+    let mut over = pin!(over.fuse());
     loop {
-        let frame = if ended {
+        let frame = if over.is_terminated() {
             leftover(&mut output)
         } else {
             tokio::select! {
                 frame = output.next() => frame,
-                // A process that the server left behind may hold its output open.
-                _ = &mut exited => {
-                    ended = true;
-                    continue;
-                }
-                () = end.token.cancelled() => {
-                    ended = true;
-                    continue;
-                }
+                () = &mut over => continue,
             }
         };
         match frame {

@@ -1,8 +1,10 @@
 //! The one reader of an epoch's link: matches answers, keeps the facts of liveness, passes the rest to the view.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::Either;
@@ -417,10 +419,11 @@ impl Wire {
 
     async fn pump(self, mut inbound: mpsc::Receiver<Box<str>>, mailbox: Mailbox) {
         let _ending = Ending(&self);
+        let mut cancelled = pin!(self.0.token.cancelled());
         loop {
             tokio::select! {
                 biased;
-                () = self.0.token.cancelled() => {
+                () = &mut cancelled => {
                     self.0.given_up.store(true, Ordering::Release);
                     // What has arrived counts.
                     for _ in 0..inbound.len() {

@@ -6,6 +6,8 @@ use std::error::Error;
 use std::fmt;
 use std::str;
 
+use memchr::{memchr, memchr2};
+
 /// How many bytes there is room for at once, at least; also what an idle decoder keeps.
 pub(crate) const CHUNK: usize = 16 * 1024;
 
@@ -57,7 +59,7 @@ impl Frames {
     #[expect(clippy::should_implement_trait, reason = "`None` is not the end, and it can fail")]
     pub fn next(&mut self) -> Result<Option<Box<str>>, Overflow> {
         while self.end != Some(End::Overflow) {
-            let ended = self.buffer[self.seen..].iter().position(|&byte| byte == b'\n').map(|at| self.seen + at);
+            let ended = memchr(b'\n', &self.buffer[self.seen..]).map(|at| self.seen + at);
             let (line, next) = match (ended, self.end) {
                 (Some(at), _) => (self.start..at, at + 1),
                 (None, Some(_)) if self.start < self.buffer.len() => (self.start..self.buffer.len(), self.buffer.len()),
@@ -155,7 +157,7 @@ fn as_frame(line: &[u8]) -> Option<&str> {
 /// A frame as one line, without its line end: raw line ends in it are written as spaces. JSON strings hold none, so they
 /// are white space, and a space is as good.
 pub fn one_line(frame: &str) -> Cow<'_, str> {
-    if frame.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
+    if memchr2(b'\n', b'\r', frame.as_bytes()).is_some() {
         Cow::Owned(frame.replace(['\n', '\r'], " "))
     } else {
         Cow::Borrowed(frame)
