@@ -11,7 +11,7 @@ mod pipe;
 use std::path::PathBuf;
 use std::process::Command;
 
-pub use calls::Caller;
+pub use calls::{Caller, echo};
 pub use machine::CYCLE;
 pub use pipe::{Piped, rmcp};
 

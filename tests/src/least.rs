@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// The answer to a frame, if it is owed one; counts nothing.
-    pub(crate) async fn answer(&self, frame: &str) -> Option<Box<str>> {
+    pub async fn answer(&self, frame: &str) -> Option<Box<str>> {
         #[derive(serde::Deserialize)]
         struct Request<'a> {
             id: Option<u64>,

@@ -56,7 +56,7 @@ impl Caller {
 }
 
 /// What is called, with one argument.
-fn echo() -> CallToolRequestParams {
+pub fn echo() -> CallToolRequestParams {
     let text = [("text".to_owned(), "hello".into())];
     CallToolRequestParams::new("echo").with_arguments(text.into_iter().collect())
 }

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::Runtime;
 
 use crate::{each, hold, runtime, show, supervise, table};
+use mcp_reconnect_tests::count::{self, Piped};
 use mcp_reconnect_tests::least::{Least, Server, bare};
 
 const CALLS: u32 = 1_000;
@@ -28,6 +29,22 @@ fn per_call<F: Future<Output = ()>>(runtime: &Runtime, call: impl Fn() -> F) -> 
 
 fn echo() -> CallToolRequestParams {
     CallToolRequestParams::new("echo")
+}
+
+/// Each side carries lines over a pipe in memory by its own code.
+#[test]
+fn a_call_over_lines_allocates_no_more_than_rmcps_own() {
+    let (runtime, server) = (runtime(), Server::new(true));
+    let bare = runtime.block_on(count::rmcp(&server));
+    let bare = per_call(&runtime, || async { drop(bare.call_tool(count::echo()).await.expect("an answer")) });
+    let connection = runtime.block_on(async { supervise(Piped(server)) });
+    let session = runtime.block_on(connection.session()).expect("a session");
+    let view =
+        per_call(&runtime, || async { drop(session.service().call_tool(count::echo()).await.expect("an answer")) });
+
+    table("allocations per call over lines, the server's included");
+    show("rmcp on its own `AsyncRwTransport`", bare);
+    hold("`RunningService` of a session, over that", view - bare, 0, "6");
 }
 
 #[test]
