@@ -51,11 +51,20 @@ impl Connector for StdioConnector {
         let end = Arc::new(End::default());
         let stop = attempt.cancel.child_token();
         let spawn = |task: BoxFuture<'static, ()>| attempt.tasks.spawn(stop.clone().run_until_cancelled_owned(task));
-        let (exits, ending) = (Arc::clone(&server), Arc::clone(&end));
-        spawn(async move { read(stdout, FrameReader::leftover, exits.exited(), frames_in, ending).await }.boxed());
+        let exited = CancellationToken::new();
+        let exits = exited.clone().cancelled_owned();
+        spawn(read(stdout, FrameReader::leftover, exits, frames_in, Arc::clone(&end)).boxed());
         spawn(write(stdin, frames_out, Arc::clone(&end)).boxed());
         let drained = Arc::clone(&server);
-        spawn(async move { drained.drain_stderr().await }.boxed());
+        // Not the reader's to wait for: whoever waits for a process asks the system at each wake-up.
+        let exit = async move {
+            let exit = async {
+                drained.exited().await;
+                exited.cancel();
+            };
+            tokio::join!(exit, drained.drain_stderr());
+        };
+        spawn(exit.boxed());
         Ok(Link { outbound, inbound, control: Arc::new(StdioControl { server, end, stop }) })
     }
 
