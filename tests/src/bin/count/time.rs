@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 /// Prints `ready`; then each number on stdin is so many calls, whose nanoseconds are printed in one line: `took 4711 …`.
 pub(crate) async fn time(caller: &str, server: &[&str]) -> Result<(), Box<dyn Error>> {
     let builder = match server {
-        ["http", url] => Connection::builder(HttpConnector::new(HttpServer::new(*url)?)),
+        ["http", url] => Connection::builder(HttpConnector::new(HttpServer::new(url)?)),
         ["stdio", program, arguments @ ..] => {
             let mut command = ServerCommand::new(program);
             command.args = arguments.iter().map(OsString::from).collect();
