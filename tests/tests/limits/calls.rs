@@ -44,7 +44,7 @@ fn a_call_over_lines_allocates_no_more_than_rmcps_own() {
 
     table("allocations per call over lines, the server's included");
     show("rmcp on its own `AsyncRwTransport`", bare);
-    hold("`RunningService` of a session, over that", view - bare, 0, "6");
+    hold("`RunningService` of a session, over that", view - bare, -8, "6");
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn a_call_allocates_no_more_than_this() {
     table("allocations per call, the server's included");
     show("rmcp on the least transport", bare);
     show("`RunningService` of a session", view);
-    hold("`RunningService` of a session, over rmcp", view - bare, 0, "6");
+    hold("`RunningService` of a session, over rmcp", view - bare, -12, "6");
     hold("`call_tool`", call, 25, "");
-    hold("`call_tool`, over `RunningService`", call - view, 0, "0");
+    hold("`call_tool`, over `RunningService`", call - view, -66, "0");
     hold("`request`", request, 92, "");
     hold("`request`, over `RunningService`", request - view, 0, "0");
     hold("`request_raw`", raw, 16, "");

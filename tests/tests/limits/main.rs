@@ -29,7 +29,7 @@ fn show(what: &str, measured: f64) {
 
 /// A line with a figure that must not be above its limit, beside the goal that was set.
 #[track_caller]
-fn hold(what: &str, measured: f64, limit: u32, goal: &str) {
+fn hold(what: &str, measured: f64, limit: i32, goal: &str) {
     println!("| {what} | {measured} | {limit} | {goal} |");
     assert!(measured <= f64::from(limit), "{what}: {measured}, above the limit of {limit}");
 }
