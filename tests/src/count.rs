@@ -8,7 +8,7 @@ mod calls;
 mod machine;
 mod pipe;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use calls::{Caller, echo};
@@ -104,10 +104,7 @@ impl Work {
 ///
 /// Valgrind or the program is missing, or fails.
 pub fn instructions(work: Work) -> Result<f64, String> {
-    // "==1== Collected : 4711"
-    per_round(work, &["--tool=callgrind", "--callgrind-out-file=/dev/null"], |said| {
-        said.split_once("Collected :")?.1.split_whitespace().next()?.parse().ok()
-    })
+    per_round(work, CALLGRIND, collected)
 }
 
 /// Blocks that each round allocates; see [`instructions`].
@@ -133,24 +130,50 @@ pub fn valgrind() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
+/// Instructions of each round of another program, whose last argument is how many.
+///
+/// # Errors
+///
+/// Valgrind or the program is missing, or fails.
+pub fn instructions_of(program: &Path, arguments: &[&str], (few, more): (u64, u64)) -> Result<f64, String> {
+    between(program, arguments, (few, more), CALLGRIND, collected)
+}
+
+const CALLGRIND: &[&str] = &["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+
+/// "==1== Collected : 4711"
+fn collected(said: &str) -> Option<u64> {
+    said.split_once("Collected :")?.1.split_whitespace().next()?.parse().ok()
+}
+
 fn per_round(work: Work, tool: &[&str], read: impl Fn(&str) -> Option<u64>) -> Result<f64, String> {
+    between(&program()?, &[work.name()], work.rounds(), tool, read)
+}
+
+fn between(
+    program: &Path,
+    arguments: &[&str],
+    (few, more): (u64, u64),
+    tool: &[&str],
+    read: impl Fn(&str) -> Option<u64>,
+) -> Result<f64, String> {
     let run = |rounds: u64| {
         let command = Command::new("valgrind")
             .args(tool)
-            .arg(program()?)
-            .args([work.name(), &rounds.to_string()])
+            .arg(program)
+            .args(arguments)
+            .arg(rounds.to_string())
             .output()
             .map_err(|error| format!("valgrind: {error}"))?;
         let said = String::from_utf8_lossy(&command.stderr);
         match read(&said) {
             Some(counted) if command.status.success() => Ok(counted),
-            _ => Err(format!("{}: {}: {said}", work.name(), command.status)),
+            _ => Err(format!("{} {arguments:?}: {}: {said}", program.display(), command.status)),
         }
     };
-    let (few, more) = work.rounds();
-    let between = run(more)?.saturating_sub(run(few)?);
+    let counted = run(more)?.saturating_sub(run(few)?);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    Ok(between as f64 / (more - few) as f64)
+    Ok(counted as f64 / (more - few) as f64)
 }
 
 fn program() -> Result<PathBuf, String> {

@@ -4,6 +4,7 @@ pub mod chaos;
 pub mod count;
 pub mod drivers;
 pub mod fake;
+pub mod held;
 pub mod least;
 pub mod link;
 pub mod model;

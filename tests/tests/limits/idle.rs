@@ -1,11 +1,11 @@
 //! Wake-ups of connections that are Ready and idle.
 
-use mcp_reconnect::core::{Config, Status};
+use mcp_reconnect_tests::held::{Held, Kind};
+use mcp_reconnect_tests::least::Server;
 use tokio::runtime::Runtime;
 use tokio::time::{Duration, sleep};
 
-use crate::{each, hold, runtime, show, supervise, table};
-use mcp_reconnect_tests::least::{Least, Server};
+use crate::{each, hold, runtime, show, table};
 
 const CONNECTIONS: u32 = 1_000;
 /// Each begins at its own time, so that the timers of one do not hide those of another.
@@ -27,33 +27,16 @@ fn wakes(runtime: &Runtime) -> u64 {
 
 #[test]
 fn idle_connections_wake_up_for_keepalives_only() {
-    let keepalive = Config::default().keepalive();
-    let timers = runtime();
-    timers.block_on(async {
-        for _ in 0..CONNECTIONS {
-            tokio::spawn(async move {
-                loop {
-                    sleep(keepalive).await;
-                }
-            });
-            sleep(APART).await;
-        }
-    });
+    let (timers, server) = (runtime(), Server::new(true));
+    timers.block_on(Held::new(Kind::Timers, CONNECTIONS).start(&server, APART));
     pass(&timers, MINUTE * 10);
     let least = wakes(&timers);
 
-    let (runtime, server) = (runtime(), Server::new(true));
-    let connections = runtime.block_on(async {
-        let mut connections = Vec::new();
-        for _ in 0..CONNECTIONS {
-            connections.push(supervise(Least(server.clone())));
-            sleep(APART).await;
-        }
-        connections
-    });
+    let (runtime, mut held) = (runtime(), Held::new(Kind::Supervised, CONNECTIONS));
+    runtime.block_on(held.start(&server, APART));
     // Until every session has proven itself.
     pass(&runtime, MINUTE * 10);
-    assert!(connections.iter().all(|connection| matches!(connection.snapshot().status, Status::Ready(_))));
+    assert_eq!(held.ready(), CONNECTIONS as usize);
     let heard = server.heard();
     let woken = wakes(&runtime);
     let heard = server.heard() - heard;

@@ -7,6 +7,7 @@
 mod ambiguity;
 mod call;
 mod contenders;
+mod child;
 mod front;
 mod idle;
 mod machine;
