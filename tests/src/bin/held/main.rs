@@ -2,7 +2,7 @@
 //!
 //! - `held size supervised|rmcp COUNT`: what they take, by the allocator and by the system.
 //! - `held idle supervised|rmcp|timers COUNT`: a minute of them.
-//! - `held wait multi|current session|poll-MILLIS WAITERS ROUNDS`: from the moment of publication to each caller.
+//! - `held wait multi|current session|poll-MILLIS|bare WAITERS ROUNDS`: from the moment of publication to each caller.
 //!
 //! Exit code 2: an argument that it cannot use.
 

@@ -6,6 +6,7 @@ use mcp_reconnect::{Connection, EraPolicy};
 use mcp_reconnect_tests::least::{Least, Server};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::span::{Attributes, Id, Record};
@@ -21,6 +22,8 @@ enum How {
     Session,
     /// A look at the state, and again after so long.
     Poll(Duration),
+    /// A bare `watch` channel: what tokio takes to wake so many tasks.
+    Bare,
 }
 
 /// The time of each caller in each round, in nanoseconds.
@@ -28,6 +31,7 @@ pub(crate) fn run(runtime: &str, how: &str, waiters: u32, rounds: u32) -> Option
     let how = match how.strip_prefix("poll-") {
         Some(millis) => How::Poll(Duration::from_millis(millis.parse().ok()?)),
         None if how == "session" => How::Session,
+        None if how == "bare" => How::Bare,
         None => return None,
     };
     let runtime = match runtime {
@@ -53,6 +57,9 @@ pub(crate) fn run(runtime: &str, how: &str, waiters: u32, rounds: u32) -> Option
 
 /// One handshake, and how long after it each caller runs. `phase`: of 0 to 1, at which point of a caller's pause it ends.
 async fn once(how: How, waiters: u32, phase: f64, published: &Published) -> Vec<Duration> {
+    if matches!(how, How::Bare) {
+        return bare(waiters).await;
+    }
     let server = Server::closed(true);
     let builder = Connection::builder(Least(server.clone())).name("waiting").era(EraPolicy::Legacy);
     let connection = builder.build().expect("inside a runtime");
@@ -61,7 +68,7 @@ async fn once(how: How, waiters: u32, phase: f64, published: &Published) -> Vec<
         let connection = connection.clone();
         callers.spawn(async move {
             match how {
-                How::Session => drop(connection.session().await.expect("a session")),
+                How::Session | How::Bare => drop(connection.session().await.expect("a session")),
                 How::Poll(pause) => {
                     // Not all at the same time: callers come as they come.
                     sleep(pause.mul_f64(f64::from(caller) / f64::from(waiters))).await;
@@ -82,6 +89,22 @@ async fn once(how: How, waiters: u32, phase: f64, published: &Published) -> Vec<
     let at = published.last();
     connection.shutdown().await;
     ran.into_iter().map(|ran| ran.saturating_duration_since(at)).collect()
+}
+
+async fn bare(waiters: u32) -> Vec<Duration> {
+    let (publish, published) = watch::channel(false);
+    let mut callers = JoinSet::new();
+    for _ in 0..waiters {
+        let mut published = published.clone();
+        callers.spawn(async move {
+            published.wait_for(|ready| *ready).await.expect("somebody publishes");
+            Instant::now()
+        });
+    }
+    sleep(SETTLE).await;
+    let at = Instant::now();
+    publish.send_replace(true);
+    callers.join_all().await.into_iter().map(|ran| ran.saturating_duration_since(at)).collect()
 }
 
 /// Notes when the owner last told its status: it does so in the turn in which it publishes it, right before.

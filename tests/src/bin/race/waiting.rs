@@ -16,8 +16,9 @@ struct Waited {
 }
 
 /// Who waits how, and how many rounds of one and of a thousand callers.
-const WAYS: [(&str, &str, [u32; 2]); 3] = [
+const WAYS: [(&str, &str, [u32; 2]); 4] = [
     ("mcp-reconnect, `session()`", "session", [400, 100]),
+    ("as many tasks on tokio's bare `watch`", "bare", [400, 100]),
     ("a look each 50 ms", "poll-50", [60, 12]),
     ("a look each 250 ms", "poll-250", [24, 6]),
 ];
