@@ -6,11 +6,12 @@
 
 mod ambiguity;
 mod call;
-mod contenders;
 mod child;
+mod contenders;
 mod front;
 mod idle;
 mod machine;
+mod ran;
 mod recovery;
 mod report;
 mod size;

@@ -1,6 +1,5 @@
 //! A child is killed; when is the next call answered?
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::Race;
 use crate::contenders::{Contender, OURS, PEERS, Told, call};
+use crate::ran::runs;
 use crate::report::{Cell, Section, Table, percentile, time};
 
 /// How often each client's child is killed.
@@ -93,20 +93,8 @@ impl Server {
     /// How many texts of this tool were run more than once.
     fn doubled(&self, tool: &str) -> Result<usize, String> {
         let ledger = self.fake.ledger().map_err(|error| error.to_string())?;
-        let (mut texts, mut runs) = (HashMap::new(), HashMap::<String, usize>::new());
-        for entry in ledger.entries() {
-            match &entry.event {
-                Event::Request { id, tool: Some(asked), params, .. } if asked == tool => {
-                    texts.insert((entry.spawn, id.to_string()), params["arguments"]["text"].to_string());
-                }
-                Event::Executed { tool: ran, id } if ran == tool => {
-                    let text = texts.get(&(entry.spawn, id.to_string())).cloned().unwrap_or_default();
-                    *runs.entry(text).or_default() += 1;
-                }
-                _ => {}
-            }
-        }
-        Ok(runs.values().filter(|runs| **runs > 1).count())
+        let runs = runs(&ledger);
+        Ok(runs.iter().filter(|(text, runs)| text.starts_with(tool) && **runs > 1).count())
     }
 }
 
@@ -149,7 +137,7 @@ impl Runner {
 
     async fn call(&mut self, tool: usize) -> Told {
         self.calls += 1;
-        let text = format!("call {}", self.calls);
+        let text = format!("{} {}", TOOLS[tool], self.calls);
         let told = call(&self.host, PATIENCE, TOOLS[tool], &text).await;
         match told {
             Told::Answered => self.answered = tokio::time::Instant::now(),
