@@ -50,6 +50,7 @@ mod metrics;
 #[cfg(feature = "oauth")]
 pub mod oauth;
 mod open;
+mod outlook;
 mod owner;
 mod pending;
 mod queue;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::OptionFuture;
 use mcp_reconnect_core::{
-    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Output,
-    ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
+    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Liveness,
+    Output, ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +18,7 @@ use crate::epoch::{Dialler, LiveEpoch};
 use crate::event::{Event, Telling};
 use crate::inbox::{Inbox, Message};
 use crate::metrics::Meters;
+use crate::outlook::Outlook;
 use crate::session::Session;
 use crate::trace::Recording;
 
@@ -54,6 +55,8 @@ pub(crate) enum What {
     Lost(Failure, Arc<str>),
     /// Nothing is left.
     Gone(Failure, Arc<str>),
+    /// A ping was answered, or refused by a server that is there.
+    Pong,
     /// The server knows no pings.
     PingUnsupported,
     /// The session's catalogue was listed anew.
@@ -62,7 +65,8 @@ pub(crate) enum What {
     Tell(Event),
 }
 
-/// What everybody may look at, as of the owner's last turn.
+/// What everybody may look at, as of the owner's last turn. A change wakes those who wait only if it may settle them: with
+/// another [`Outlook`], or what is offered.
 #[derive(Clone, Debug)]
 pub(crate) struct Published {
     pub(crate) snapshot: Snapshot,
@@ -149,6 +153,7 @@ impl Owner {
                 self.fail(Input::Gone { epoch, failure }, epoch, cause);
                 self.live.take_if(|live| live.epoch == epoch);
             }
+            What::Pong => self.on_pong(epoch),
             What::PingUnsupported => self.step(Input::PingUnsupported { epoch }, None),
             What::Relisted(catalogue) => {
                 if self.published.borrow().session.as_ref().is_some_and(|session| session.epoch() == epoch) {
@@ -179,6 +184,17 @@ impl Owner {
             Command::Silent => self.notice_suspend(),
             Command::Turn(done) => _ = done.send(()), // the caller may be gone
             Command::Lost { epoch, failure, cause } => self.fail(Input::Lost { epoch, failure }, epoch, cause),
+        }
+    }
+
+    /// The machine hears of it at once where it waits for it, so that the ping's deadline wakes nobody. What has been
+    /// seen as traffic already, at that deadline or since a later ping, is no news.
+    fn on_pong(&mut self, epoch: Epoch) {
+        self.notice_suspend();
+        if let State::Ready { epoch: ready, liveness: Liveness::Asked { .. }, .. } = self.machine.snapshot().state
+            && ready == epoch
+        {
+            self.sample();
         }
     }
 
@@ -302,14 +318,15 @@ impl Owner {
             | State::Shutdown => None,
         };
         self.published.send_if_modified(|published| {
-            let changed = published.snapshot != snapshot || published.cause != self.cause;
-            if changed {
+            if published.snapshot != snapshot {
                 self.meters.published(&snapshot);
             }
+            // Who looks sees everything; who waits is woken by what may settle it.
+            let news = Outlook::of(&published.snapshot) != Outlook::of(&snapshot);
             published.snapshot = snapshot;
             published.session = session;
             published.cause.clone_from(&self.cause);
-            changed
+            news
         });
     }
 
@@ -324,7 +341,11 @@ impl Owner {
     fn offer(&self, catalogue: Arc<Catalogue>) {
         let old = self.published.borrow().catalogue.clone();
         let diff = CatalogueDiff::between(old.as_deref().unwrap_or(&Catalogue::default()), &catalogue);
-        self.published.send_modify(|published| published.catalogue = Some(catalogue.clone()));
+        self.published.send_if_modified(|published| {
+            published.catalogue = Some(catalogue.clone());
+            // Before its session is published, which then tells of both, nobody waits for it.
+            true
+        });
         if let Some(observer) = &self.observer {
             observer.offered(Some(&catalogue));
         }

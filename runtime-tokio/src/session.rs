@@ -137,26 +137,30 @@ impl Session {
         *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }
 
-    /// Asks for a sign of life. An answer is seen as traffic; only what it says beyond that is reported.
+    /// Asks for a sign of life, and reports what comes of it.
     pub(crate) fn ping(self: &Arc<Self>, patience: Duration) -> impl Future<Output = ()> + Send + 'static {
         let session = self.clone();
         async move {
             let mut ping = session.established.ping(&session.wire);
-            let answer = timeout(patience, ping.answer()).await;
-            if matches!(answer, Ok(Err(_))) && session.wire.control().survives() {
-                // Refused, by a server that is there (HTTP 429).
-                session.wire.touch();
-            }
-            if let Ok(Ok(Err(error))) = answer {
-                let what = if disowns_session(&error) {
+            let what = match timeout(patience, ping.answer()).await {
+                Ok(Ok(Ok(_))) => What::Pong,
+                Ok(Ok(Err(error))) if disowns_session(&error) => {
                     let cause = format!("the server has lost the session: {error}");
                     What::Lost(FailureClass::SessionGone.into(), cause.into())
-                } else {
+                }
+                Ok(Ok(Err(error))) => {
                     tracing::debug!(%error, "the server knows no pings");
                     What::PingUnsupported
-                };
-                session.notes.send(Note { epoch: session.epoch(), what });
-            }
+                }
+                // Refused, by a server that is there (HTTP 429).
+                Ok(Err(_)) if session.wire.control().survives() => {
+                    session.wire.touch();
+                    What::Pong
+                }
+                // The end of the link is told by itself, and silence is seen at the ping's deadline.
+                Ok(Err(_)) | Err(_) => return,
+            };
+            session.notes.send(Note { epoch: session.epoch(), what });
         }
     }
 

@@ -155,7 +155,7 @@ impl Shared {
 }
 
 /// Whether nothing will come of waiting unless somebody asks.
-fn needs_asking(snapshot: &Snapshot) -> bool {
+pub(crate) fn needs_asking(snapshot: &Snapshot) -> bool {
     matches!(snapshot.state, State::Idle | State::Closing { then: Then::Rest, .. })
 }
 

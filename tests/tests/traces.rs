@@ -1,6 +1,7 @@
 //! Traces: what a connection records, and the corpus of recordings that every change is replayed against.
 
 mod corpus;
+mod pongs;
 mod recorder;
 mod scenes;
 

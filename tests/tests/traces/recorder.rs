@@ -58,7 +58,8 @@ impl Write for Full {
 
 /// A life of which a part is as long as is wanted: a connection that is told of so many suspends, parked, and woken.
 async fn told(recorder: Recorder, suspends: usize) -> mcp_reconnect::Connection {
-    let server = memory("");
+    // Without pongs, which are reported: so a suspend is one input.
+    let server = memory("ping never");
     let connection = builder(&server).record(recorder).build().unwrap();
     let mut events = connection.events();
     until_ready(&mut events).await;
