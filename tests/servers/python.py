@@ -1,4 +1,5 @@
-"""The Python SDKs as a server, run as `python python.py PORT`: whichever of fastmcp and mcp the interpreter has.
+"""The Python SDKs as a server, run as `python python.py PORT` (HTTP) or `python python.py stdio`: whichever of fastmcp
+and mcp the interpreter has.
 
 See README.md beside this file for what all servers here have in common.
 """
@@ -7,8 +8,8 @@ import asyncio
 import os
 import sys
 
-port = int(sys.argv[1])
-where = {"host": "127.0.0.1", "port": port}
+stdio = sys.argv[1] == "stdio"
+where = {} if stdio else {"host": "127.0.0.1", "port": int(sys.argv[1])}
 
 try:
     from fastmcp import FastMCP
@@ -66,4 +67,4 @@ else:
         return text
 
 
-server.run(**arguments)
+server.run(**({"transport": "stdio"} if stdio else arguments))
