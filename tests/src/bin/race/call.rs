@@ -23,7 +23,7 @@ pub(crate) async fn run(race: &Race) -> Result<Section, String> {
          allocations by DHAT, of each call between the 128th and the 640th, the server's and the pipe's share included. \
          bare rmcp is its client on its own `AsyncRwTransport`; ours is the line framing of the stdio link. On stdio and \
          HTTP: the same least server as a process, two sessions of ours and one of bare rmcp (`TokioChildProcess`, its \
-         streamable HTTP client), each in a process of one thread, in turn by blocks of 100 calls; with times that small the \
+         streamable HTTP client, which keeps no connection open between requests), each in a process of one thread, in turn by blocks of 100 calls; with times that small the \
          machine decides more than the client.",
     );
     match valgrind() {
