@@ -77,7 +77,7 @@ mod tests {
             let mut machine = ConnectionMachine::new(walk.config(), walk.seed(), walk.start());
             while let Some((now, input)) = walk.step(&machine) {
                 let before = machine.snapshot();
-                let _ = machine.handle(now, input);
+                let _orders = machine.handle(now, input);
                 let after = machine.snapshot();
                 if Outlook::of(&before) == Outlook::of(&after) {
                     let near = before.state.next_dial();
@@ -96,7 +96,7 @@ mod tests {
         let mut told = |input| {
             now = now + Duration::from_secs(1);
             let before = machine.snapshot();
-            let _ = machine.handle(now, input);
+            let _orders = machine.handle(now, input);
             (before != machine.snapshot(), Outlook::of(&before) != Outlook::of(&machine.snapshot()))
         };
         let epoch = Epoch::FIRST;

@@ -65,8 +65,8 @@ pub(crate) enum What {
     Tell(Event),
 }
 
-/// What everybody may look at, as of the owner's last turn. A change wakes those who wait only if it may settle them: with
-/// another [`Outlook`], or what is offered.
+/// What everybody may look at, as of the owner's last turn. Who waits is woken by another [`Outlook`] and by another
+/// catalogue, not by every change.
 #[derive(Clone, Debug)]
 pub(crate) struct Published {
     pub(crate) snapshot: Snapshot,
@@ -344,7 +344,7 @@ impl Owner {
         self.published.send_if_modified(|published| {
             published.catalogue = Some(catalogue.clone());
             // Before its session is published, which then tells of both, nobody waits for it.
-            true
+            published.session.is_some()
         });
         if let Some(observer) = &self.observer {
             observer.offered(Some(&catalogue));

@@ -43,7 +43,7 @@ pub(crate) enum Upstream {
     /// To be started.
     Command(Vec<OsString>),
     /// It listens there, as long as this lives.
-    Url { url: String, _process: Process, _port: ReservedPort },
+    Url { url: String, _process: Box<Process>, _port: ReservedPort },
 }
 
 impl Upstream {
@@ -60,7 +60,7 @@ impl Upstream {
         let mut command = command(fake_command(fake))?;
         command.args(["--http", &number]);
         let process = Process::start(&mut command, &number).await?;
-        Ok(Self::Url { url: format!("http://{address}/mcp"), _process: process, _port: port })
+        Ok(Self::Url { url: format!("http://{address}/mcp"), _process: Box::new(process), _port: port })
     }
 
     /// A server on the Python SDK.

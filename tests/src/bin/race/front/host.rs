@@ -199,9 +199,9 @@ impl Host {
                     text
                 }
             };
-            match serde_json::from_str(&text) {
-                Ok(message @ Message { id: Some(_), .. }) => return Ok(message),
-                Ok(_) | Err(_) => {} // a notification, or a line of a log
+            // Anything else is a notification, or a line of a log.
+            if let Ok(message @ Message { id: Some(_), .. }) = serde_json::from_str(&text) {
+                return Ok(message);
             }
         }
     }

@@ -24,11 +24,8 @@ const SMALL: usize = 20;
 const LARGE: usize = 10 * 1024;
 const AT_ONCE: usize = 16;
 /// In the order of a table's columns.
-const LOADS: [Load; 3] = [
-    Load { size: SMALL, at_once: 1 },
-    Load { size: LARGE, at_once: 1 },
-    Load { size: SMALL, at_once: AT_ONCE },
-];
+const LOADS: [Load; 3] =
+    [Load { size: SMALL, at_once: 1 }, Load { size: LARGE, at_once: 1 }, Load { size: SMALL, at_once: AT_ONCE }];
 
 /// At most this much of the latency of no proxy.
 const AIM: f64 = 1.3;

@@ -130,7 +130,7 @@ impl Client {
     pub(super) async fn end(self) {
         match self {
             Self::Bare(_) => {}
-            Self::Embedded(connection) => drop(connection.shutdown().await),
+            Self::Embedded(connection) => connection.shutdown().await,
             Self::Program(host) => drop(host.end().await),
         }
     }
