@@ -43,5 +43,7 @@ fn idle_connections_wake_up_for_keepalives_only() {
     table("a minute of a thousand idle connections");
     hold("pings for each", each(heard, CONNECTIONS), 1, "1");
     show("wake-ups of the thread, by a timer for each keepalive and nothing else", each(least, 1));
-    hold("wake-ups of the thread, for each of those", each(woken, u32::try_from(least).expect("a few")), 1, "1");
+    // Some come by how tokio's wheel of timers turns, more or fewer by when the timers began; a second one of each would be 200.
+    let least = u32::try_from(least).expect("a few");
+    hold("wake-ups of the thread, in per cent of those", each(woken * 100, least), 105, "100");
 }
