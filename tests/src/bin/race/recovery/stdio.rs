@@ -204,11 +204,16 @@ async fn series(race: &Race, section: &mut Section, child: Child) -> Result<(), 
     for contender in std::iter::once(OURS).chain(PEERS) {
         runners.extend(Runner::start(race, section, contender, child, &python).await?);
     }
-    for tried in join_all(runners.iter_mut().map(Runner::tries)).await {
+    // Who says that it comes back is tried alone; the others wait for nothing together.
+    for runner in runners.iter_mut().filter(|runner| runner.contender.supervises) {
+        runner.tries().await?;
+    }
+    let others = runners.iter_mut().filter(|runner| !runner.contender.supervises);
+    for tried in join_all(others.map(Runner::tries)).await {
         tried?;
     }
     for runner in &mut runners {
-        // These were for finding out: all at once, on a machine that was busy with it.
+        // These were for finding out.
         runner.recoveries.clear();
     }
     let bare = Server::new(child, &python)?;
