@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::bare::{Bare, Before};
 use super::server::Server;
 use crate::Race;
-use crate::contenders::{Contender, Told, call};
+use crate::contenders::{Contender, OURS, Told, call};
 
 /// When a session of ours is proven.
 pub(super) const STABLE_AFTER: Duration = Duration::from_millis(500);
@@ -52,6 +52,15 @@ impl Who {
             Self::Program(contender) => contender.kind.name,
             Self::Front(Front::Ours) => "TypeScript SDK 1.32.2 behind mcp-reconnect proxy",
             Self::Front(Front::McpRemote) => "TypeScript SDK 1.32.2 behind mcp-remote 0.15.1",
+        }
+    }
+
+    pub(super) fn is_ours(self) -> bool {
+        match self {
+            Self::Bare(_) => false,
+            Self::Embedded(_) => true,
+            Self::Program(contender) => contender.kind.name == OURS.kind.name,
+            Self::Front(front) => front == Front::Ours,
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::client::{Client, Front, Outcome, Who, program_call};
 use super::server::{Server, doubled};
 use crate::Race;
-use crate::contenders::{Contender, OURS, PEERS};
+use crate::contenders::{OURS, PEERS};
 use crate::report::{Cell, Section, Table, percentile, time};
 
 const CALLERS: usize = 50;
@@ -50,15 +50,12 @@ pub(super) async fn run(race: &Race, section: &mut Section) -> Result<(), String
     ours.kind.options = KNOBS;
     let peer =
         |name: &'static str| PEERS.into_iter().filter(move |peer| peer.kind.name.starts_with(name)).map(Who::Program);
-    let programs = |contender: Contender| Who::Program(contender);
-    // What needs little goes together; Python goes in pairs.
+    // What needs little goes together; Python does not.
+    let little = [Who::Program(ours), Who::Front(Front::Ours), Who::Front(Front::McpRemote)];
     let groups: [Vec<Who>; 3] = [
-        [programs(ours), Who::Front(Front::Ours), Who::Front(Front::McpRemote)]
-            .into_iter()
-            .chain(peer("rmcp"))
-            .collect(),
-        peer("hermes").chain(peer("TypeScript SDK 1")).collect(),
-        peer("fastmcp").collect(),
+        little.into_iter().chain(peer("rmcp")).collect(),
+        peer("hermes").chain(peer("fastmcp 4.2.3, left open")).collect(),
+        peer("fastmcp 4.2.3, entered").collect(),
     ];
     let columns = [
         "client",
@@ -78,7 +75,7 @@ pub(super) async fn run(race: &Race, section: &mut Section) -> Result<(), String
         for (who, ran) in join_all(group.into_iter().map(async |who| (who, one(race, who).await))).await {
             match ran {
                 Ok(ran) => {
-                    if matches!(who, Who::Front(Front::Ours)) || ran.name == OURS.kind.name {
+                    if who.is_ours() {
                         goals(section, &ran);
                     }
                     table.row(ran.name, cells(&ran));

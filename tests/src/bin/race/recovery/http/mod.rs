@@ -14,12 +14,12 @@ pub(crate) async fn run(race: &Race) -> Result<Section, String> {
         "http",
         "Recovery over HTTP",
         format!(
-            "Each client has a native server of its own, which answers at once. First, the server gets SIGKILL and is \
+            "Each client has a native server of its own. First, the server gets SIGKILL and is \
              started again on the same port, where it knows no session; when it listens, the client is told to call, and \
              again when that fails: times are from there to the good answer, and hold a new TCP connection for everybody. \
              The client's first call meets the refusal of its old session, which is a POST more than the four of `bare`; \
              a row has it in. Clients in turn, every second time with a tool that is annotated as read-only, the others \
-             with one that is not; who does not come back three times is not waited for again. `Bare` and `embedded` \
+             with one that is not; who does not come back three times is not in the tables that follow. `Bare` and `embedded` \
              are in the process that measures, all others are programs that are told by a line to call. POSTs and \
              connections are what the new server saw until it had run a call. Ours with `stable_after` 500 ms and \
              `redial_spread` 0, all others as they come, fastmcp also as it advises (entered for each call). Then, the \
@@ -32,8 +32,9 @@ pub(crate) async fn run(race: &Race) -> Result<Section, String> {
             downtime::PATIENCE.as_secs(),
         ),
     );
+    let mut who = restart::everybody();
     for series in &restart::SERIES {
-        restart::run(race, &mut section, series).await?;
+        restart::run(race, &mut section, series, &mut who).await?;
     }
     downtime::run(race, &mut section).await?;
     section.not_run.dedup_by(|a, b| a.who == b.who);

@@ -24,65 +24,75 @@ const TOOLS: [&str; 2] = ["echo", "write"];
 
 /// What a session id from before gets, and what else there is.
 pub(super) struct Series {
+    /// Of its goals, if it has some.
+    goals: Option<&'static str>,
     title: &'static str,
     script: &'static str,
     rounds: usize,
     /// How long after the server listens the client is asked.
     later: Duration,
-    goals: bool,
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-pub(super) const SERIES: [Series; 5] = [
+pub(super) const SERIES: [Series; 6] = [
     Series {
-        title: "404, -32001 `Session not found`",
+        goals: Some("404"),
+        title: "404, -32001 `Session not found`; a server that answers at once",
         script: "tools echo(readOnly), write\nget status 405",
-        rounds: 40,
+        rounds: 30,
         later: AT_ONCE,
-        goals: true,
     },
     Series {
-        title: "400, -32000 `Bad Request: No valid session ID provided`, without an id",
+        goals: Some("400, no valid session id"),
+        title: "400, -32000 `Bad Request: No valid session ID provided`, without an id; a server that answers at once",
         script: concat!(
             "tools echo(readOnly), write\nget status 405\nstale status 400 ",
             r#"'{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}'"#
         ),
-        rounds: 40,
+        rounds: 30,
         later: AT_ONCE,
-        goals: true,
     },
     Series {
-        title: "400, -32000 `Bad Request: Server not initialized`, with the id null",
+        goals: Some("400, not initialized"),
+        title: "400, -32000 `Bad Request: Server not initialized`, with the id null; a server that answers at once",
         script: concat!(
             "tools echo(readOnly), write\nget status 405\nstale status 400 ",
             r#"'{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}'"#,
         ),
-        rounds: 40,
+        rounds: 30,
         later: AT_ONCE,
-        goals: true,
     },
     Series {
-        title: "404, and a standing stream whose end tells of the restart; asked at once",
-        script: "tools echo(readOnly), write",
-        rounds: 15,
+        goals: Some("404, 5 ms for a request"),
+        title: "404, -32001 `Session not found`; a server that takes 5 ms for each request, as those on the SDKs do",
+        script: "tools echo(readOnly), write\nget status 405\n\
+                 initialize delay 5ms\nlist delay 5ms\ncall * commit, delay 5ms",
+        rounds: 30,
         later: AT_ONCE,
-        goals: false,
     },
     Series {
-        title: "404, and a standing stream whose end tells of the restart; asked two seconds later",
+        goals: None,
+        title: "404, and a standing stream has told of the end of the server; asked at once",
         script: "tools echo(readOnly), write",
         rounds: 10,
+        later: AT_ONCE,
+    },
+    Series {
+        goals: None,
+        title: "404, and a standing stream has told of the end of the server; asked two seconds later",
+        script: "tools echo(readOnly), write",
+        rounds: 5,
         later: Duration::from_secs(2),
-        goals: false,
     },
 ];
 
-fn everybody() -> impl Iterator<Item = Who> {
+/// The bare exchanges, and all clients.
+pub(super) fn everybody() -> Vec<Who> {
     let bare = [Before::List, Before::Refusal, Before::Handshake].map(Who::Bare);
     let ours = [Who::Embedded(Require::Tools), Who::Embedded(Require::None), Who::Program(OURS)];
     let fronts = [Front::Ours, Front::McpRemote].map(Who::Front);
-    bare.into_iter().chain(ours).chain(fronts).chain(PEERS.map(Who::Program))
+    bare.into_iter().chain(ours).chain(fronts).chain(PEERS.map(Who::Program)).collect()
 }
 
 struct Runner {
@@ -150,7 +160,7 @@ impl Runner {
         self.never = true;
     }
 
-    /// Whether it comes back at all: nobody waits forty times for one that does not. What is measured is forgotten, for
+    /// Whether it comes back at all: nobody waits thirty times for one that does not. What is measured is forgotten, for
     /// all are tried at once.
     async fn tries(&mut self) -> Result<(), String> {
         for bound in TRIES {
@@ -165,9 +175,10 @@ impl Runner {
     }
 }
 
-pub(super) async fn run(race: &Race, section: &mut Section, series: &Series) -> Result<(), String> {
+/// Leaves in `who` those that came back.
+pub(super) async fn run(race: &Race, section: &mut Section, series: &Series, who: &mut Vec<Who>) -> Result<(), String> {
     let mut runners = Vec::new();
-    for started in join_all(everybody().map(|who| Runner::start(race, who, series.script))).await {
+    for started in join_all(who.drain(..).map(|who| Runner::start(race, who, series.script))).await {
         match started {
             Ok(runner) => runners.push(runner),
             Err((who, why)) => section.not_run(who.name(), why),
@@ -192,11 +203,11 @@ pub(super) async fn run(race: &Race, section: &mut Section, series: &Series) -> 
             }
         }
     }
-    let table = table(series, &runners)?;
-    section.tables.push(table);
-    if series.goals {
-        goals(section, series, &runners);
+    section.tables.push(table(series, &runners)?);
+    if let Some(name) = series.goals {
+        goals(section, name, &runners);
     }
+    who.extend(runners.iter().filter(|runner| !runner.never).map(|runner| runner.who));
     for runner in runners {
         runner.client.end().await;
     }
@@ -244,29 +255,29 @@ fn table(series: &Series, runners: &[Runner]) -> Result<Table, String> {
     Ok(table)
 }
 
-fn goals(section: &mut Section, series: &Series, runners: &[Runner]) {
-    let status = series.title.split(" -32000 ").last().unwrap_or(series.title);
+fn goals(section: &mut Section, name: &str, runners: &[Runner]) {
     let pairs =
         [(Require::Tools, Before::List, "`require = tools`"), (Require::None, Before::Handshake, "`require = none`")];
-    for (wanted, before, name) in pairs {
+    for (wanted, before, what) in pairs {
         let ours = p50_of(runners, |who| matches!(who, Who::Embedded(require) if require == wanted));
         let bare = p50_of(runners, |who| matches!(who, Who::Bare(what) if what == before));
         let ratio = ours / bare;
         section.goal(
-            format!("{status}: recovering call, {name}"),
+            format!("{name}: recovering call, {what}"),
             "≤ 1.20 × bare",
             format!("{ratio:.2} × ({} against {})", time(ours), time(bare)),
             ratio <= 1.2,
         );
     }
-    let ours = |runner: &&Runner| match runner.who {
-        Who::Embedded(_) | Who::Front(Front::Ours) => true,
-        Who::Program(contender) => contender.kind.name == OURS.kind.name,
-        _ => false,
-    };
-    let bad: usize = runners.iter().filter(ours).map(|runner| runner.failed + runner.hung + runner.unknown).sum();
-    let never = runners.iter().filter(ours).any(|runner| runner.never);
-    section.goal(format!("{status}: failed calls of ours"), "0", bad.to_string(), bad == 0 && !never);
+    let ours: Vec<_> = runners.iter().filter(|runner| runner.who.is_ours()).collect();
+    let count = |what: fn(&Runner) -> usize| ours.iter().map(|&runner| what(runner)).sum::<usize>();
+    let (failed, unknown) = (count(|runner| runner.failed + runner.hung), count(|runner| runner.unknown));
+    section.goal(
+        format!("{name}: calls of ours that failed"),
+        "0",
+        format!("{failed}; of the other tool, {unknown} told that they may have run"),
+        failed == 0 && !ours.iter().any(|runner| runner.never),
+    );
 }
 
 fn p50_of(runners: &[Runner], fits: impl Fn(Who) -> bool) -> f64 {
