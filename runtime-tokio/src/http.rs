@@ -1,8 +1,10 @@
 //! A server behind streamable HTTP as a [`Link`]: the parts of `mcp-reconnect-http`, assembled and driven.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,22 +32,30 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the sender of a frame waits for the probe before it is told that the frame failed.
 const DOUBT: Duration = Duration::from_millis(500);
 
+/// How long the standing stream of a session without a request waits for one.
+const STANDS_BACK: Duration = Duration::from_millis(10);
+
 /// How the handshake's last message begins, as the runtime writes it.
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized""#;
 
 /// Over how long a server's clients spread their first redials, by default.
 pub const REDIAL_SPREAD: Duration = Duration::from_millis(250);
 
-/// Opens links to a server behind streamable HTTP: each has its own session and its own sockets, which end with it.
+/// Opens links to a server behind streamable HTTP: each has its own session and its own sockets, which end with it. Only
+/// when a server has told that it knows a session no more, the next session is asked for where that was told.
 #[derive(Clone, Debug)]
 pub struct HttpConnector {
     server: HttpServer,
+    left: Left,
 }
+
+/// The client of a session that its server has disowned, for the next link.
+type Left = Arc<std::sync::Mutex<Option<Arc<HttpClient>>>>;
 
 impl HttpConnector {
     /// Reaches this server.
     pub fn new(server: HttpServer) -> Self {
-        Self { server }
+        Self { server, left: Left::default() }
     }
 
     /// The server.
@@ -60,16 +70,22 @@ impl Connector for HttpConnector {
     ///
     /// Outside a tokio runtime with I/O and time enabled.
     async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError> {
-        let client = self.server.open(attempt.interactive);
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let client = match left {
+            Some(left) => Ok(left.another(attempt.interactive)),
+            None => self.server.open(attempt.interactive),
+        };
         let client = client.map_err(|error| ConnectError::new(error.class, error.to_string()))?;
         let (outbound, frames_out) = mpsc::channel(OUTBOUND_CAPACITY);
         let (frames_in, inbound) = mpsc::channel(INBOUND_CAPACITY);
         let shared = Arc::new(Shared {
             client: Arc::new(client),
+            left: self.left.clone(),
             end: End::default(),
             stop: attempt.cancel.child_token(),
             established: CancellationToken::new(),
             initialized: CancellationToken::new(),
+            begun: CancellationToken::new(),
             probing: Mutex::new(0),
             doubts: watch::Sender::new(0),
             served: AtomicBool::new(false),
@@ -96,6 +112,7 @@ impl Connector for HttpConnector {
 /// What the tasks of a link share.
 struct Shared {
     client: Arc<HttpClient>,
+    left: Left,
     end: End,
     /// Stops the link's tasks.
     stop: CancellationToken,
@@ -103,6 +120,8 @@ struct Shared {
     established: CancellationToken,
     /// The server knows that the session has begun.
     initialized: CancellationToken,
+    /// The first exchange of the session is on its way.
+    begun: CancellationToken,
     /// How many probes have ended; held while one is under way.
     probing: Mutex<u64>,
     /// How many failed exchanges wait for a probe.
@@ -129,6 +148,8 @@ impl Shared {
     fn end(&self, failure: Failure, cause: Arc<str>) {
         if failure.class == FailureClass::SessionGone {
             self.client.disown();
+            // Who answers is reached as well by the next session, without a new connection.
+            *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.client.clone());
         }
         self.end.cause.get_or_init(|| Ended { failure, cause });
         self.end.token.cancel();
@@ -183,6 +204,7 @@ impl Shared {
                 biased;
                 exchanged = self.client.exchange(&frame, &inbound) => exchanged,
                 () = outbound.given_up() => return,
+                never = self.begins() => match never {},
             };
             let error = match exchanged {
                 Ok(rest) => {
@@ -230,9 +252,19 @@ impl Shared {
         }
     }
 
+    /// Tells that an exchange of the session has its connection, or waits for one.
+    async fn begins(&self) -> Infallible {
+        if self.initialized.is_cancelled() {
+            self.begun.cancel();
+        }
+        pending().await
+    }
+
     /// Keeps the standing stream of a legacy session.
     async fn stand(self: Arc<Self>, inbound: mpsc::Sender<Box<str>>) {
         self.initialized.cancelled().await;
+        // It keeps its connection: the one that is open is for those who wait for an answer.
+        drop(timeout(STANDS_BACK, self.begun.cancelled()).await);
         let mut standing = Standing::new(self.client.clone());
         loop {
             match standing.run(&inbound).await {

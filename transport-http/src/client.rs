@@ -143,6 +143,12 @@ impl HttpClient {
         }
     }
 
+    /// A client for another session, over the connections of this one: for a server that was there to say that it knows
+    /// this session no more. `interactive` as for [`HttpServer::open`].
+    pub fn another(&self, interactive: bool) -> Self {
+        Self::new(self.server.clone(), self.http.clone(), interactive)
+    }
+
     /// The handshake settled on this version: it is said in a header from now on, and nobody is asked to log in any
     /// more.
     pub fn negotiated(&self, version: &str) {

@@ -46,6 +46,22 @@ async fn after_a_loss(gate: &str) -> (FakeHttp, Connection, Events) {
     (server, connection, events)
 }
 
+/// Whoever told that it knows the session no more is asked for the next one on a connection that is open.
+#[tokio::test]
+async fn k03_the_next_session_needs_no_new_connection() {
+    for gate in &GATES[..3] {
+        let (server, connection, mut events) = ready(&format!("{gate}\nget status 405\ncall * delay 50ms")).await;
+        wave(&connection, 5).await; // leaves as many connections in the pool
+        server.forget_sessions().await;
+        let before = server.ledger().asked().map(|asked| asked.connection).max();
+        wave(&connection, 1).await;
+        assert_eq!(until_ready(&mut events).await, 2, "{gate}");
+        let ledger = server.ledger();
+        let initialize = ledger.asked().filter(|asked| asked.method.as_deref() == Some("initialize")).last();
+        assert!(initialize.map(|asked| asked.connection) <= before, "{gate}");
+    }
+}
+
 /// A refusal of the gate is one new session and one more sending, whatever words it is told in.
 #[tokio::test]
 async fn k03_every_gate_is_one_new_session() {

@@ -84,6 +84,8 @@ async fn k04_tls_truncated_in_mid_session() {
     let connection = fast(connection_to(trusting(&tls.url))).build().unwrap();
     let mut events = connection.events();
     assert_eq!(soon(until_ready(&mut events)).await, 1);
+    // What tells of the restart is there.
+    soon(server.watch().wait_until(|ledger| ledger.open_streams() == 1)).await;
     tls.show(Face::Truncated);
     server.restart().await;
     for _ in 0..2 {
