@@ -1,4 +1,5 @@
 //! The floor: the exchanges that a fresh session takes, sent one after another on one connection, and nothing else.
+//! What an HTTP library takes of that is shown beside it.
 
 use std::net::SocketAddr;
 
@@ -18,12 +19,17 @@ pub(super) enum Before {
     List,
     /// The call itself, with the id of a session that is no more; then these.
     Refusal,
+    /// As `Refusal`, by way of the HTTP library that all clients in Rust are on.
+    Library,
 }
 
 pub(super) struct Bare {
     address: SocketAddr,
     before: Before,
     stream: Option<TcpStream>,
+    library: reqwest::Client,
+    /// Its server is no more, and no session of the next one is there.
+    lost: bool,
     session: Option<String>,
     last: u64,
     received: Vec<u8>,
@@ -37,24 +43,28 @@ struct Reply {
 
 impl Bare {
     pub(super) fn new(address: SocketAddr, before: Before) -> Self {
-        Self { address, before, stream: None, session: None, last: 0, received: Vec::new() }
+        _ = rustls::crypto::ring::default_provider().install_default(); // it may be there already
+        let library = reqwest::Client::new();
+        Self { address, before, stream: None, library, lost: true, session: None, last: 0, received: Vec::new() }
     }
 
     /// Its server is no more.
     pub(super) fn lost(&mut self) {
         self.stream = None;
+        self.lost = true;
     }
 
     /// Calls a tool, on a fresh session if there is none; what was answered.
     pub(super) async fn call(&mut self, tool: &str, text: &str) -> Result<String, String> {
-        if self.stream.is_none() {
-            if self.before == Before::Refusal && self.session.is_some() {
+        if self.lost {
+            if matches!(self.before, Before::Refusal | Before::Library) && self.session.is_some() {
                 let reply = self.ask("tools/call", &json!({ "name": tool, "arguments": { "text": text } })).await?;
                 if reply.status == 200 {
                     return Err("a session outlived its server".into());
                 }
             }
             self.begin().await?;
+            self.lost = false;
         }
         let reply = self.ask("tools/call", &json!({ "name": tool, "arguments": { "text": text } })).await?;
         let answer = answer(&reply.body)?;
@@ -81,6 +91,9 @@ impl Bare {
     /// A POST and its answer.
     async fn send(&mut self, message: &Value) -> Result<Reply, String> {
         let body = message.to_string();
+        if self.before == Before::Library {
+            return self.by_library(body).await.map_err(|error| format!("{}: {error}", message["method"]));
+        }
         let session = self.session.as_ref();
         let session = session.map(|id| format!("mcp-session-id: {id}\r\nmcp-protocol-version: 2025-11-25\r\n"));
         let request = format!(
@@ -92,6 +105,18 @@ impl Bare {
         );
         let sent = self.exchange(request.as_bytes()).await;
         sent.map_err(|error| format!("{}: {error}", message["method"]))
+    }
+
+    async fn by_library(&self, body: String) -> Result<Reply, reqwest::Error> {
+        let url = format!("http://{}/mcp", self.address);
+        let mut request = self.library.post(url).header("content-type", "application/json").body(body);
+        request = request.header("accept", "application/json, text/event-stream");
+        if let Some(session) = &self.session {
+            request = request.header("mcp-session-id", session).header("mcp-protocol-version", "2025-11-25");
+        }
+        let response = request.send().await?;
+        let session = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        Ok(Reply { status: response.status().as_u16(), session, body: response.bytes().await?.into() })
     }
 
     async fn exchange(&mut self, request: &[u8]) -> Result<Reply, String> {

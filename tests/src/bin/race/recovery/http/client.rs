@@ -46,6 +46,7 @@ impl Who {
         match self {
             Self::Bare(Before::List) => "bare: initialize, initialized, tools/list, call",
             Self::Bare(Before::Refusal) => "bare: the refused call, and these four",
+            Self::Bare(Before::Library) => "bare, by way of reqwest: the refused call, and these four",
             Self::Bare(Before::Handshake) => "bare: initialize, initialized, call",
             Self::Embedded(Require::None) => "mcp-reconnect, embedded, `require = none`",
             Self::Embedded(_) => "mcp-reconnect, embedded",

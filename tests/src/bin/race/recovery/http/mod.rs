@@ -19,7 +19,7 @@ pub(crate) async fn run(race: &Race) -> Result<Section, String> {
              again when that fails: times are from there to the good answer, and hold a new TCP connection for everybody. \
              The client's first call meets the refusal of its old session, which is a POST more than the four of `bare`; \
              a row has it in. Clients in turn, every second time with a tool that is annotated as read-only, the others \
-             with one that is not; who does not come back three times is not in the tables that follow. `Bare` and `embedded` \
+             with one that is not; who does not come back three times is not in the tables that follow. `Bare` (sockets alone, or the HTTP library that clients in Rust are on) and `embedded` \
              are in the process that measures, all others are programs that are told by a line to call. POSTs and \
              connections are what the new server saw until it had run a call. Ours with `stable_after` 500 ms and \
              `redial_spread` 0, all others as they come, fastmcp also as it advises (entered for each call). Then, the \

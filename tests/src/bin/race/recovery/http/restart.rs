@@ -89,7 +89,7 @@ pub(super) const SERIES: [Series; 6] = [
 
 /// The bare exchanges, and all clients.
 pub(super) fn everybody() -> Vec<Who> {
-    let bare = [Before::List, Before::Refusal, Before::Handshake].map(Who::Bare);
+    let bare = [Before::List, Before::Refusal, Before::Library, Before::Handshake].map(Who::Bare);
     let ours = [Who::Embedded(Require::Tools), Who::Embedded(Require::None), Who::Program(OURS)];
     let fronts = [Front::Ours, Front::McpRemote].map(Who::Front);
     bare.into_iter().chain(ours).chain(fronts).chain(PEERS.map(Who::Program)).collect()
