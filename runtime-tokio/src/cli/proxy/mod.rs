@@ -3,6 +3,7 @@
 mod args;
 mod listen;
 mod pipes;
+mod ready;
 pub(crate) mod socket;
 
 use std::process::ExitCode;
@@ -37,12 +38,14 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
         Ok(plan) => plan,
         Err(status) => return ExitCode::from(status),
     };
-    let (standing, host, mut session) = plan.open(record, stop.clone());
+    let (standing, host, session) = plan.open(record, stop.clone());
     // Removed when this function returns.
     let _socket = match args.status_socket(plan.name(), standing) {
         Ok(socket) => socket,
         Err(status) => return ExitCode::from(status),
     };
+    // A task: what the runtime blocks on is looked at last, and with one more look at the system.
+    let mut session = tokio::spawn(session);
     let mut pipes = Pipes::connect(host);
     let told_to_end = async {
         let ended = async {
@@ -56,15 +59,19 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
             () = ended => 0,
         }
     };
-    let status = tokio::select! {
+    let (status, ended) = tokio::select! {
         biased;
         status = told_to_end => {
             stop.cancel();
-            session.await;
-            status
+            (status, session.await)
         }
-        () = &mut session => 0,
+        ended = &mut session => (0, ended),
     };
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
     pipes.flushed().await;
     ExitCode::from(status)
 }

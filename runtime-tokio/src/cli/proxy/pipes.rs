@@ -1,20 +1,30 @@
-//! Stdin and stdout as a host's end: a line is a message. On threads of their own, which the exit does not wait for: a read
-//! of stdin cannot be called off.
+//! Stdin and stdout as a host's end: a line is a message.
+//!
+//! What the system tells the readiness of is read and written as a task: it costs no message a change of threads. The
+//! rest is on threads of its own, which the exit does not wait for: a read cannot be called off there.
 
 use std::io::{self, BufRead, Read, Write as _};
 use std::thread;
 use std::time::Duration;
 
 use mcp_reconnect::front::HostEnd;
+use mcp_reconnect_stdio::framing::one_line;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+
+use super::ready::{self, Input};
 
 /// How many bytes a message may have, of either side.
 pub(super) const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 /// How long the last messages may take to be read by the host.
 pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many bytes are read at once.
+const BUFFER: usize = 64 * 1024;
 
 const INVALID_REQUEST: i32 = -32_600;
 const PARSE_ERROR: i32 = -32_700;
@@ -28,10 +38,19 @@ pub(super) struct Pipes {
 
 impl Pipes {
     pub(super) fn connect(HostEnd { to_front, from_front }: HostEnd) -> Self {
-        Self {
-            read: spawn("stdin", move || read(&mut io::stdin().lock(), MESSAGE_LIMIT, &to_front, write_line)),
-            written: spawn("stdout", move || write(from_front)),
-        }
+        let (refuse, refusals) = mpsc::channel(1);
+        let read = match ready::stdin() {
+            Some(input) => task(read_ready(tokio::io::BufReader::with_capacity(BUFFER, input), to_front, refuse)),
+            None => spawn("stdin", move || read_from(&mut io::stdin().lock(), &to_front, &refuse)),
+        };
+        let written = match ready::stdout() {
+            Some(output) => task(write_ready(output, from_front, refusals)),
+            None => {
+                let runtime = Handle::current();
+                spawn("stdout", move || write(&runtime, from_front, refusals))
+            }
+        };
+        Self { read, written }
     }
 
     /// The host has said all.
@@ -57,6 +76,81 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> oneshot::Receiver<(
     ended
 }
 
+fn task(run: impl Future<Output = ()> + Send + 'static) -> oneshot::Receiver<()> {
+    let (running, ended) = oneshot::channel();
+    tokio::spawn(async move {
+        let _running = running;
+        run.await;
+    });
+    ended
+}
+
+/// Passes lines on as [`read`] does, which takes over where a line is too long for a message.
+async fn read_ready(
+    mut input: tokio::io::BufReader<Input>,
+    to_front: mpsc::Sender<Box<str>>,
+    refuse: mpsc::Sender<Box<str>>,
+) {
+    if let Some(begun) = pass_on(&mut input, MESSAGE_LIMIT, &to_front, &refuse).await {
+        let begun = [begun.as_slice(), input.buffer()].concat();
+        drop(input); // its bytes are taken over, and nobody else reads
+        let rest = move || {
+            read_from(
+                &mut io::BufReader::new(Read::chain(io::Cursor::new(begun), io::stdin().lock())),
+                &to_front,
+                &refuse,
+            )
+        };
+        drop(spawn("stdin", rest).await); // the thread sends nothing
+    }
+}
+
+/// Passes lines on until they end or nobody takes them; a line that is too long stops it, and what was read of it is given
+/// back.
+async fn pass_on(
+    input: &mut (impl AsyncBufRead + Unpin),
+    limit: usize,
+    to_front: &mpsc::Sender<Box<str>>,
+    refuse: &mpsc::Sender<Box<str>>,
+) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        line.shrink_to(BUFFER);
+        match (&mut *input).take(limit as u64 + 1).read_until(b'\n', &mut line).await {
+            Ok(0) => return None,
+            Ok(_) if line.len() > limit && line.last() != Some(&b'\n') => return Some(line),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(%error, "stdin cannot be read: the session ends");
+                return None;
+            }
+        }
+        let (to, message) = match message(&line) {
+            Ok("") => continue,
+            Ok(text) => (to_front, text.into()),
+            Err(refusal) => (refuse, refusal),
+        };
+        if to.send(message).await.is_err() {
+            return None; // whoever writes finds out too
+        }
+    }
+}
+
+/// The message that a line holds; the answer to one that cannot be shown to the front.
+fn message(line: &[u8]) -> Result<&str, Box<str>> {
+    std::str::from_utf8(line.trim_ascii()).map_err(|error| {
+        let id = id_in(String::from_utf8_lossy(line).as_bytes());
+        refusal(id.as_deref(), PARSE_ERROR, &format!("the message is no UTF-8: {error}")).into()
+    })
+}
+
+fn read_from(input: &mut dyn BufRead, to_front: &mpsc::Sender<Box<str>>, refuse: &mpsc::Sender<Box<str>>) {
+    read(input, MESSAGE_LIMIT, to_front, |refusal| {
+        refuse.blocking_send(refusal.into()).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    });
+}
+
 /// Passes lines on until they end or nobody takes them. One that is no message gets its error at once.
 fn read(
     input: &mut dyn BufRead,
@@ -75,19 +169,19 @@ fn read(
             }
         }
         let told = if line.len() > limit && line.last() != Some(&b'\n') {
-            let id = id_in(io::BufReader::new(line.as_slice().chain(RestOfLine { input: &mut *input, ended: false })));
+            let id = id_in(io::BufReader::new(Read::chain(
+                line.as_slice(),
+                RestOfLine { input: &mut *input, ended: false },
+            )));
             answer(&refusal(id.as_deref(), INVALID_REQUEST, &format!("the message is longer than {limit} bytes")))
         } else {
-            match std::str::from_utf8(line.trim_ascii()) {
+            match message(&line) {
                 Ok("") => Ok(()),
                 Ok(text) => match to_front.blocking_send(text.into()) {
                     Ok(()) => Ok(()),
                     Err(_) => return,
                 },
-                Err(error) => {
-                    let id = id_in(String::from_utf8_lossy(&line).as_bytes());
-                    answer(&refusal(id.as_deref(), PARSE_ERROR, &format!("the message is no UTF-8: {error}")))
-                }
+                Err(refusal) => answer(&refusal),
             }
         };
         if told.is_err() {
@@ -138,26 +232,53 @@ fn refusal(id: Option<&RawValue>, code: i32, why: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.get())
 }
 
-fn write(mut from_front: mpsc::Receiver<Box<str>>) {
-    while let Some(frame) = from_front.blocking_recv() {
-        // A message of the other side may hold line ends between its members.
-        let frame = if frame.contains(['\n', '\r']) { frame.replace(['\n', '\r'], " ").into() } else { frame };
-        if let Err(error) = write_line(&frame) {
-            tracing::info!(%error, "the host has closed stdout: the session ends");
-            return;
+/// What the host is told next: by the front, or by whoever reads. Nothing more when the front has ended.
+async fn next(from_front: &mut mpsc::Receiver<Box<str>>, refusals: &mut mpsc::Receiver<Box<str>>) -> Option<Box<str>> {
+    tokio::select! {
+        biased;
+        Some(refusal) = refusals.recv() => Some(refusal),
+        frame = from_front.recv() => frame,
+    }
+}
+
+/// A message as a line.
+fn line(frame: &str) -> String {
+    let frame = one_line(frame);
+    let mut line = String::with_capacity(frame.len() + 1);
+    line.push_str(&frame);
+    line.push('\n');
+    line
+}
+
+fn closed(error: &io::Error) {
+    tracing::info!(%error, "the host has closed stdout: the session ends");
+}
+
+fn write(runtime: &Handle, mut from_front: mpsc::Receiver<Box<str>>, mut refusals: mpsc::Receiver<Box<str>>) {
+    while let Some(frame) = runtime.block_on(next(&mut from_front, &mut refusals)) {
+        let mut stdout = io::stdout().lock();
+        if let Err(error) = stdout.write_all(line(&frame).as_bytes()).and_then(|()| stdout.flush()) {
+            return closed(&error);
         }
     }
 }
 
-fn write_line(frame: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(frame.as_bytes())?;
-    stdout.write_all(b"\n")?;
-    stdout.flush()
+async fn write_ready(
+    mut output: impl AsyncWrite + Unpin,
+    mut from_front: mpsc::Receiver<Box<str>>,
+    mut refusals: mpsc::Receiver<Box<str>>,
+) {
+    while let Some(frame) = next(&mut from_front, &mut refusals).await {
+        if let Err(error) = output.write_all(line(&frame).as_bytes()).await {
+            return closed(&error);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn id(line: &[u8]) -> Option<String> {
@@ -183,6 +304,45 @@ mod tests {
         });
         drop(to_front);
         (std::iter::from_fn(|| said.blocking_recv().map(String::from)).collect(), answers)
+    }
+
+    /// The same input as a task reads it; and what is left to a thread.
+    async fn passed_on(input: &[u8], chunk: usize) -> (Vec<String>, Vec<String>, Option<Vec<u8>>) {
+        let ((to_front, mut said), (refuse, mut refused)) = (mpsc::channel(8), mpsc::channel(8));
+        let mut input = tokio::io::BufReader::with_capacity(chunk, input);
+        let left = pass_on(&mut input, 32, &to_front, &refuse).await;
+        let left = left.map(|begun| [begun.as_slice(), input.buffer(), input.get_ref()].concat());
+        drop((to_front, refuse));
+        let all = |queue: &mut mpsc::Receiver<Box<str>>| {
+            std::iter::from_fn(|| queue.try_recv().ok().map(String::from)).collect()
+        };
+        (all(&mut said), all(&mut refused), left)
+    }
+
+    #[test]
+    fn a_task_passes_on_what_a_thread_does_and_leaves_a_long_line_whole() {
+        let line = "x".repeat(32);
+        let input = [b"  {\"a\":1}\r\n\n", line.as_bytes(), b"\n{\"id\":3,\"method\":\"\xff\"}\n"].concat();
+        let long = format!("{line}x and more\n{{}}\n").into_bytes();
+        for chunk in [1, 7, 4_096] {
+            let (said, refused, left) = passed_on(&input, chunk).now_or_never().expect("it is all there");
+            assert_eq!((&said, &refused), (&taken(&input, chunk).0, &taken(&input, chunk).1));
+            assert_eq!((said.len(), refused.len(), left), (2, 1, None));
+            let (said, _, left) =
+                passed_on(&[input.as_slice(), &long].concat(), chunk).now_or_never().expect("it is all there");
+            assert_eq!((said.len(), left), (2, Some(long.clone())), "in pieces of {chunk}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_is_one_line_whatever_it_holds() {
+        let ((told, from_front), (refuse, refusals)) = (mpsc::channel(2), mpsc::channel(2));
+        told.send("{\n\"a\":1\r\n}".into()).await.unwrap();
+        refuse.send("{}".into()).await.unwrap();
+        drop((told, refuse));
+        let mut output = Vec::new();
+        write_ready(&mut output, from_front, refusals).await;
+        assert_eq!(output, b"{}\n{ \"a\":1  }\n");
     }
 
     #[test]
