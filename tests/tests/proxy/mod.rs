@@ -19,8 +19,8 @@ use mcp_reconnect_tests::fake::FakeProcess;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, Command};
 
 /// Far beyond anything a slow machine needs; reaching it is a failure, not a measurement.
 const SOON: Duration = Duration::from_secs(90);
@@ -79,8 +79,8 @@ impl Home {
 /// A host with its server's place taken by a front. Every line of stdout is checked to be a message.
 struct Host {
     front: Child,
-    stdin: Option<ChildStdin>,
-    stdout: Lines<BufReader<ChildStdout>>,
+    stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    stdout: Lines<BufReader<Box<dyn AsyncRead + Send + Unpin>>>,
     next_id: u64,
     /// What came beside answers.
     told: Vec<Value>,
@@ -89,9 +89,19 @@ struct Host {
 impl Host {
     fn start(command: &mut Command) -> Self {
         let mut front = command.spawn().expect("it starts");
-        let stdin = front.stdin.take();
-        let stdout = BufReader::new(front.stdout.take().expect("piped")).lines();
-        Self { front, stdin, stdout, next_id: 0, told: Vec::new() }
+        let (stdin, stdout) = (front.stdin.take().expect("piped"), front.stdout.take().expect("piped"));
+        Self::over(front, stdin, stdout)
+    }
+
+    /// With the other ends of its stdin and its stdout.
+    fn over(
+        front: Child,
+        stdin: impl AsyncWrite + Send + Unpin + 'static,
+        stdout: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Self {
+        let stdout: Box<dyn AsyncRead + Send + Unpin> = Box::new(stdout);
+        let stdout = BufReader::new(stdout).lines();
+        Self { front, stdin: Some(Box::new(stdin)), stdout, next_id: 0, told: Vec::new() }
     }
 
     /// In front of this server, with these options.

@@ -1,11 +1,13 @@
 //! What goes where: stdout is the protocol's, whatever the server writes and whoever reads.
 
 use std::io::{ErrorKind, Write as _};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixStream};
 
 use super::*;
 use crate::support::process;
@@ -196,4 +198,66 @@ async fn what_is_no_message_is_answered_and_ends_nothing() {
     host.echo("still here").await;
     assert_eq!(server.ledger().unwrap().garbage(), 0, "nothing of it got further");
     assert_eq!(host.close().await, Some(0));
+}
+
+/// A stream between the host and the front, as Node makes its pipes; a copy of the front's end is kept.
+fn socket() -> (UnixStream, OwnedFd, OwnedFd) {
+    let (host, front) = std::os::unix::net::UnixStream::pair().unwrap();
+    host.set_nonblocking(true).unwrap();
+    let kept = OwnedFd::from(front.try_clone().unwrap());
+    (UnixStream::from_std(host).unwrap(), front.into(), kept)
+}
+
+/// Whoever shares the front's ends finds them as they were: a read of theirs still waits.
+#[tokio::test]
+async fn sockets_are_as_good_as_pipes() {
+    let (home, server) = (Home::new(), process("call write big 4MiB"));
+    let ((stdin, to_front, kept), (stdout, from_front, also_kept)) = (socket(), socket());
+    let mut command = home.command(in_front_of(&[], &server));
+    let front = command.stdin(to_front).stdout(from_front).spawn().unwrap();
+    drop(command); // its copies of the front's ends
+    let mut host = Host::over(front, stdin, stdout);
+    host.initialize().await;
+    host.echo(&"x".repeat(3 * 1024 * 1024)).await; // more than fits
+    let answer = host.call("write", "x").await;
+    assert!(answer["result"]["content"][0]["text"].as_str().is_some_and(|text| text.len() > 3 * 1024 * 1024));
+    for end in [&kept, &also_kept] {
+        assert!(!fcntl_getfl(end).unwrap().contains(OFlags::NONBLOCK));
+    }
+    drop((kept, also_kept));
+    assert_eq!(host.close().await, Some(0));
+    nothing_is_left(&server);
+    // A host that is gone is no reason to stay: its stdout is as closed as its stdin.
+    let ((stdin, to_front, _), (stdout, from_front, _)) = (socket(), socket());
+    let mut command = home.command(in_front_of(&[], &server));
+    let front = command.stdin(to_front).stdout(from_front).spawn().unwrap();
+    drop(command);
+    let mut host = Host::over(front, stdin, stdout);
+    host.initialize().await;
+    let Host { mut front, stdin, stdout, .. } = host;
+    drop((stdin, stdout));
+    assert_eq!(soon(front.wait()).await.unwrap().code(), Some(0), "{}", home.stderr());
+    nothing_is_left(&server);
+}
+
+/// A person who types: a terminal echoes what is said, which is no answer.
+#[tokio::test]
+async fn a_terminal_will_do() {
+    let (home, server) = (Home::new(), process(""));
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let ends = || fs::OpenOptions::new().read(true).write(true).open(&name).unwrap();
+    let mut command = home.command(in_front_of(&[], &server));
+    let front = command.stdin(ends()).stdout(ends()).spawn().unwrap();
+    drop(command);
+    let terminal = File::from(terminal);
+    let typed = tokio::fs::File::from_std(terminal.try_clone().unwrap());
+    let mut host = Host::over(front, typed, tokio::fs::File::from_std(terminal));
+    host.initialize().await;
+    host.echo("typed").await;
+    host.write("\u{4}").await; // the end of what is typed
+    assert_eq!(host.ended().await.code(), Some(0));
+    nothing_is_left(&server);
 }
