@@ -15,6 +15,8 @@ use crate::Race;
 pub(crate) enum Between {
     /// The host speaks to the server itself.
     Nothing,
+    /// What only copies bytes: one more process on each way.
+    Cat,
     /// `mcp-reconnect proxy`.
     Front,
     McpProxy,
@@ -29,6 +31,7 @@ impl Between {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "no proxy",
+            Self::Cat => "`cat` on both ways",
             Self::Front => "mcp-reconnect proxy",
             Self::McpProxy => "mcp-proxy 0.13.0",
             Self::McpRemote => "mcp-remote 0.15.1",
@@ -101,6 +104,10 @@ impl Candidate {
             (Between::Nothing, Upstream::Url { url, .. }) => {
                 return Ok(Self { between, host: Host::connect(url.clone()).await?, service: None });
             }
+            (Between::Cat, Upstream::Command(command)) => {
+                words.extend(["sh", "-c", r#"cat | "$@" | cat"#, "sh"].map(OsString::from));
+                words.extend(command.iter().cloned());
+            }
             (Between::Front, _) => {
                 words.extend([beside("mcp-reconnect")?.into(), "proxy".into()]);
                 words.extend(upstream.words());
@@ -125,8 +132,8 @@ impl Candidate {
                 }
                 words.extend(upstream.words());
             }
-            (Between::McpProxy | Between::McpRemote, Upstream::Command(_)) => {
-                return Err("it has no stdio upstream for a host over stdio".into());
+            (Between::McpProxy | Between::McpRemote, Upstream::Command(_)) | (Between::Cat, Upstream::Url { .. }) => {
+                return Err("it does not reach this server for a host over stdio".into());
             }
         }
         let mut command = command(words)?;

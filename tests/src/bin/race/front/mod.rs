@@ -52,9 +52,9 @@ impl Setup {
     }
 
     const fn between(self) -> &'static [Between] {
-        use Between::{Fastmcp, FastmcpOneSession, Front, McpProxy, McpRemote, Nothing};
+        use Between::{Cat, Fastmcp, FastmcpOneSession, Front, McpProxy, McpRemote, Nothing};
         match self {
-            Self::Stdio | Self::Python => &[Nothing, Front, FastmcpOneSession, Fastmcp],
+            Self::Stdio | Self::Python => &[Nothing, Cat, Front, FastmcpOneSession, Fastmcp],
             Self::Http => &[Nothing, Front, McpProxy, McpRemote, FastmcpOneSession, Fastmcp],
             Self::Served => &[Nothing, Front, McpProxy],
         }
@@ -82,7 +82,8 @@ async fn measure(race: &Race) -> Result<Section, String> {
              the median over the blocks of what the medians of one block are to each other. A call whose answer is not \
              its text has failed, and is in no other figure. The scripted server is native; it writes every request to \
              a file. All are as they come; fastmcp's proxy begins a session for each request unless it is made of a \
-             connected client (\"one session\").",
+             connected client (\"one session\"). `cat` on both ways shows what one process between takes; it is no proxy, \
+             and in no goal.",
             BOUND.as_millis(),
         ),
     );
@@ -238,6 +239,7 @@ fn goals(setup: Setup, measured: &[Measured], section: &mut Section) {
     for one in measured {
         match one.between {
             Between::Nothing => base = Some(one),
+            Between::Cat => {}
             Between::Front => ours = Some(one),
             _ => others.push(one),
         }
