@@ -65,7 +65,7 @@ pub(super) const SERIES: [Series; 6] = [
     },
     Series {
         goals: Some("404, 5 ms for a request"),
-        title: "404, -32001 `Session not found`; a server that takes 5 ms for each request, as those on the SDKs do",
+        title: "404, -32001 `Session not found`; a server that takes 5 ms for each request",
         script: "tools echo(readOnly), write\nget status 405\n\
                  initialize delay 5ms\nlist delay 5ms\ncall * commit, delay 5ms",
         rounds: 30,
