@@ -7,12 +7,13 @@ use std::thread;
 
 use mcp_reconnect_tests::count::{Caller, Work, instructions};
 
-/// Instructions of each round at most: what was measured, and 5 % for another compiler.
+/// Instructions of each round at most: the most that was measured (it differs by the folder of the build: what is inlined), and
+/// 5 % for another compiler.
 const LIMITS: [(Work, f64); 10] = [
-    (Work::MachineTick, 540.0),
-    (Work::MachineTraffic, 625.0),
-    (Work::MachineCycle, 3_220.0),
-    (Work::Admission, 150.0),
+    (Work::MachineTick, 592.0),
+    (Work::MachineTraffic, 678.0),
+    (Work::MachineCycle, 3_336.0),
+    (Work::Admission, 255.0),
     (Work::Calls(Caller::Service), 449_000.0),
     (Work::Calls(Caller::CallTool), 244_500.0),
     (Work::Calls(Caller::Request), 350_500.0),
