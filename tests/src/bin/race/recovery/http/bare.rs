@@ -27,7 +27,7 @@ pub(super) struct Bare {
     address: SocketAddr,
     before: Before,
     stream: Option<TcpStream>,
-    library: reqwest::Client,
+    http: reqwest::Client,
     /// Its server is no more, and no session of the next one is there.
     lost: bool,
     session: Option<String>,
@@ -44,8 +44,8 @@ struct Reply {
 impl Bare {
     pub(super) fn new(address: SocketAddr, before: Before) -> Self {
         _ = rustls::crypto::ring::default_provider().install_default(); // it may be there already
-        let library = reqwest::Client::new();
-        Self { address, before, stream: None, library, lost: true, session: None, last: 0, received: Vec::new() }
+        let http = reqwest::Client::new();
+        Self { address, before, stream: None, http, lost: true, session: None, last: 0, received: Vec::new() }
     }
 
     /// Its server is no more.
@@ -109,7 +109,7 @@ impl Bare {
 
     async fn by_library(&self, body: String) -> Result<Reply, reqwest::Error> {
         let url = format!("http://{}/mcp", self.address);
-        let mut request = self.library.post(url).header("content-type", "application/json").body(body);
+        let mut request = self.http.post(url).header("content-type", "application/json").body(body);
         request = request.header("accept", "application/json, text/event-stream");
         if let Some(session) = &self.session {
             request = request.header("mcp-session-id", session).header("mcp-protocol-version", "2025-11-25");
