@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use tokio::runtime::Runtime;
 
 use crate::{each, hold, runtime, show, supervise, table};
-use mcp_reconnect_tests::count::{self, Piped};
 use mcp_reconnect_tests::least::{Least, Server, bare};
+use mcp_reconnect_tests::pipe::{self, Piped};
 
 const CALLS: u32 = 1_000;
 
@@ -35,12 +35,12 @@ fn echo() -> CallToolRequestParams {
 #[test]
 fn a_call_over_lines_allocates_no_more_than_rmcps_own() {
     let (runtime, server) = (runtime(), Server::new(true));
-    let bare = runtime.block_on(count::rmcp(&server));
-    let bare = per_call(&runtime, || async { drop(bare.call_tool(count::echo()).await.expect("an answer")) });
+    let bare = runtime.block_on(pipe::rmcp(&server));
+    let bare = per_call(&runtime, || async { drop(bare.call_tool(pipe::echo()).await.expect("an answer")) });
     let connection = runtime.block_on(async { supervise(Piped(server)) });
     let session = runtime.block_on(connection.session()).expect("a session");
     let view =
-        per_call(&runtime, || async { drop(session.service().call_tool(count::echo()).await.expect("an answer")) });
+        per_call(&runtime, || async { drop(session.service().call_tool(pipe::echo()).await.expect("an answer")) });
 
     table("allocations per call over lines, the server's included");
     show("rmcp on its own `AsyncRwTransport`", bare);
