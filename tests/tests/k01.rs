@@ -198,7 +198,7 @@ async fn k01_a_process_that_hears_nothing_any_more_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn k01_what_was_offered_stays_through_a_restart_and_is_republished() {
+async fn k01_the_offer_stays_through_a_restart_and_is_republished() {
     let server = memory("spawn 1:\n tools a\n after 10s exit 1\nspawn 2:\n tools b\n initialize delay 3s");
     let connection = connect(&server);
     let mut events = connection.events();
@@ -211,7 +211,7 @@ async fn k01_what_was_offered_stays_through_a_restart_and_is_republished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn k01_a_call_while_down_fails_with_the_reason_long_before_its_deadline() {
+async fn k01_a_call_while_down_fails_with_the_reason_at_once() {
     let server = memory("spawn 1:\n after 10s exit 1\nspawn 2..:\n initialize exit 3");
     let connection = connect(&server);
     let mut events = connection.events();

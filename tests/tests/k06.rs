@@ -201,7 +201,7 @@ async fn k06_what_is_not_needed_to_be_ready_delays_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn k06_a_set_up_that_hangs_does_not_keep_a_session_from_being_ready() {
+async fn k06_a_set_up_that_hangs_keeps_no_session_from_ready() {
     let server =
         memory("resources file:///a\ncapabilities tools, resources(subscribe)\nspawn 2..:\n resources/subscribe never");
     let connection = connect(&server);

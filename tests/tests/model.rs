@@ -32,7 +32,7 @@ fn a_machine_and_its_normalised_twin_do_the_same() {
 }
 
 #[test]
-fn callers_who_saw_one_session_fail_cause_one_reconnect_and_wait_for_the_next() {
+fn callers_of_one_failed_session_reconnect_once_and_wait() {
     for (servers, callers) in [(1, 5), (2, 2)] {
         let states = Callers::new(servers, callers).check().unwrap_or_else(|wrong| panic!("{wrong}"));
         println!("{servers} servers with {callers} callers each: {states} states");

@@ -165,7 +165,7 @@ async fn seed_an_open_breaker_does_not_keep_a_dead_server_dead() {
 
 /// (5) The same with a real child and real pipes.
 #[tokio::test]
-async fn seed_an_open_breaker_dials_rather_than_write_to_a_closed_pipe() {
+async fn seed_an_open_breaker_dials_and_writes_to_no_closed_pipe() {
     let server = process("spawn 1:\n call write never");
     let connection = Connection::builder(mcp_reconnect_tests::link::process_connector(&server))
         .config(config(|knobs| knobs.breaker_strikes(2).breaker_open(secs(3600))))

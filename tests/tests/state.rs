@@ -199,7 +199,7 @@ async fn state_the_era_is_not_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn state_the_last_catalogue_is_offered_as_stale_until_the_first_session() {
+async fn state_the_last_catalogue_is_stale_until_the_first_session() {
     let host = Host::new();
     let (server, connection, _events) = ready("tools a, b(readOnly), c").await;
     host.stop(connection).await;
@@ -228,7 +228,7 @@ async fn state_a_catalogue_that_did_not_change_is_no_event() {
 /// The machine knows of no catalogue before the first session; what is offered of the last process is taken back all
 /// the same, once, before anybody is told that the server is parked.
 #[tokio::test(start_paused = true)]
-async fn state_what_was_kept_is_withdrawn_when_the_server_does_not_come() {
+async fn state_kept_tools_are_withdrawn_if_the_server_does_not_come() {
     let host = Host::new();
     let (server, connection, _events) = ready("").await;
     host.stop(connection).await;

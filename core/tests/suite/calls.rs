@@ -83,7 +83,7 @@ fn k25_a_caller_joins_a_rebuild_or_is_told_when() {
 }
 
 #[test]
-fn k25_a_hundred_callers_that_saw_one_epoch_fail_cause_one_reconnect() {
+fn k25_a_hundred_callers_of_one_failed_epoch_reconnect_once() {
     let mut sim = ready(|_, _| HEALTHY);
     let epoch = sim.live();
     for caller in 0..100 {

@@ -57,7 +57,7 @@ fn k12_a_server_without_pings_is_asked_once_and_never_restarted() {
 
 /// A link that sees the pings fail, at a server that serves everything else, says so: it counts as silence does.
 #[test]
-fn k12_a_server_that_fails_at_pings_is_left_alone_after_two_verdicts() {
+fn k12_a_server_failing_pings_is_left_alone_after_two_verdicts() {
     let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
     sim.connect(secs(10));
     for expected in [PingSupport::Silent, PingSupport::Mute] {
@@ -106,7 +106,7 @@ fn a_dial_that_waits_is_no_sooner_than_the_new_knobs_allow() {
 
 /// A server that answers calls but no ping, ever: two verdicts, then it is left in peace.
 #[test]
-fn k12_a_server_that_never_answers_a_ping_is_not_restarted_for_ever() {
+fn k12_a_server_that_never_answers_is_not_restarted_for_ever() {
     let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
     sim.connect(secs(10));
     sim.run_for(12 * HOUR);
@@ -152,7 +152,7 @@ fn k12_a_verdict_with_a_lost_call_behind_it_breaks_the_row() {
 
 /// The server said something after that call was sent: it was not stuck then, and its silence later is about pings.
 #[test]
-fn k12_a_lost_call_that_is_older_than_the_last_message_breaks_no_row() {
+fn k12_a_lost_call_older_than_the_last_message_breaks_no_row() {
     let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
     sim.connect(secs(10));
     sim.run_for(secs(10));

@@ -125,7 +125,7 @@ fn k10_after_a_proven_session_the_ladder_begins_anew() {
 }
 
 #[test]
-fn k08_a_thousand_probes_of_a_dead_server_make_no_event_and_a_call_revives_it() {
+fn k08_a_thousand_probes_make_no_event_and_a_call_revives() {
     let mut sim = Sim::new(Config::default(), 1, |_, _| REFUSES);
     sim.give(Input::Connect { until: sim.now });
     sim.run_for(secs(120));
@@ -141,7 +141,7 @@ fn k08_a_thousand_probes_of_a_dead_server_make_no_event_and_a_call_revives_it() 
 }
 
 #[test]
-fn k08_an_outage_of_minutes_ends_with_the_next_probe_or_the_next_call() {
+fn k08_an_outage_of_minutes_ends_with_the_next_probe_or_call() {
     let config = Config::default();
     for called in [false, true] {
         let back = at(150.0);
@@ -160,7 +160,7 @@ fn k08_an_outage_of_minutes_ends_with_the_next_probe_or_the_next_call() {
 
 /// The first connect uses the same policy as a reconnect.
 #[test]
-fn k08_one_502_on_the_first_connect_is_retried_after_the_first_step() {
+fn k08_one_502_on_the_first_connect_costs_the_first_step() {
     let mut sim = Sim::new(Config::default(), 1, |dial, _| if dial == 1 { REFUSES } else { HEALTHY });
     sim.give(Input::Connect { until: sim.now });
     sim.run_for(secs(2));
@@ -268,7 +268,7 @@ fn k09_only_a_caller_who_still_waits_cuts_the_ladder() {
 }
 
 #[test]
-fn k10_failures_in_a_row_are_counted_from_the_last_proven_session() {
+fn k10_failures_in_a_row_count_from_the_last_proven_session() {
     let mut sim = Sim::new(Config::default(), 1, |dial, _| if dial == 4 { HEALTHY } else { REFUSES });
     sim.connect(secs(0));
     let mut counts = Vec::new();
@@ -314,7 +314,7 @@ fn k09_every_route_into_a_reconnect_has_the_same_pace() {
 }
 
 #[test]
-fn k13_eight_machines_that_slept_do_not_dial_together_and_none_parks() {
+fn k13_eight_that_slept_do_not_dial_together_and_none_parks() {
     let config = knobs(|knobs| knobs.redial_spread(millis(250)));
     let mut dials = Vec::new();
     for seed in 0..8 {
@@ -346,7 +346,7 @@ fn busiest(dials: &[Duration], width: Duration) -> usize {
 }
 
 #[test]
-fn k21_twenty_servers_that_reboot_together_are_not_dialled_together() {
+fn k21_twenty_that_reboot_together_are_not_dialled_together() {
     let config = knobs(|knobs| knobs.redial_spread(millis(250)));
     let mut dials = Vec::new();
     for seed in 0..20 {

@@ -23,7 +23,7 @@ fn not_offered(called: Result<rmcp::model::CallToolResponse, FleetCallError>) ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_park_withdraws_once_and_a_revival_publishes_once_before_ready() {
+async fn a_park_withdraws_once_a_revival_publishes_once_before_ready() {
     let (server, other) = (memory("spawn 1:\n after 20s exit 1"), memory("tools b"));
     let (fleet, mut events) = watched();
     fleet.apply(config(&[("a", &server), ("b", &other)]));
@@ -147,7 +147,7 @@ async fn the_diffs_in_order_are_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_announcements_makes_at_most_two_lists_and_one_diff() {
+async fn a_burst_of_announcements_makes_two_lists_one_diff_at_most() {
     let server = memory(&format!("{LISTENING}after 20s set-tools a b, notify tools/list_changed x30 every 3ms"));
     let other = memory("tools a");
     let (fleet, mut events) = watched();

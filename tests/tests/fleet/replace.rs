@@ -47,7 +47,7 @@ async fn a_chain_of_replacements_is_bounded_by_one_close_ladder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disabled_then_enabled_and_removed_then_added_wait_for_what_was_there() {
+async fn enabled_or_added_again_waits_for_the_end_of_the_one_before() {
     let server = memory(SLOW);
     let off = only("a", with(&server, |server| server.enabled = false));
     for (away, outcome) in [(off, "a: disabled"), (FleetConfig::default(), "a: removed")] {

@@ -18,7 +18,7 @@ use crate::support::{connect, memory, secs, tool_with, until_ready};
 const DOWN: &str = "server:\n era both\nuntil 30s:\n discover exit 1\n initialize exit 1";
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_was_down_at_first_is_greeted_in_the_era_of_a_modern_host() {
+async fn a_server_down_at_first_is_greeted_in_a_modern_hosts_era() {
     for script in [DOWN, "server:\n era both\nuntil 30s:\n start exit 1"] {
         let server = memory(script);
         let mut host = Host::of(&server);
@@ -48,7 +48,7 @@ impl Connector for Flaky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_is_one_that_could_not_be_dialled_after_it_ended_on_the_probe() {
+async fn so_is_one_that_was_away_after_it_ended_on_the_probe() {
     let server = memory("server:\n era both\nspawn 1:\n discover exit 1");
     let upstream = Connection::builder(Flaky(MemoryConnector(server.clone()), AtomicU32::new(0))).name("flaky").seed(7);
     let mut host = Host::new(upstream, FrontOptions::default());

@@ -30,7 +30,7 @@ async fn modern(capabilities: &str) -> (Host, Stage, Far) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_of_both_eras_is_spoken_to_in_the_hosts_whoever_it_becomes() {
+async fn a_server_of_both_eras_is_spoken_to_in_each_hosts_era() {
     let script = "server:\n era both\n tools echo(readOnly), die\n call die kill\n spawn 2:\n info fake 2\n spawn 3..:\n info other 3";
     let server = memory(script);
     let mut host = Host::legacy(&server).await;

@@ -57,7 +57,7 @@ async fn a_slow_server_that_answers_pings_is_never_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancellation_after_a_short_while_says_nothing_of_the_server() {
+async fn a_cancellation_after_a_short_while_blames_no_server() {
     let (server, mut host) = prompt("server:\n call write never").await;
     host.say(&call(1, "write")).await;
     host.within(secs(3)).await;

@@ -44,7 +44,7 @@ fn methods(ledger: &Ledger) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_set_up_while_the_server_is_down_holds_when_it_is_there() {
+async fn settings_made_while_the_server_is_down_hold_later() {
     let server = settable("until 40s:\n start exit 1");
     let mut host = Host::legacy(&server).await;
     set(&mut host, LEVEL, r#"{"level":"info"}"#).await;
@@ -62,7 +62,7 @@ async fn what_is_set_up_while_the_server_is_down_holds_when_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stream_of_a_modern_server_is_for_what_was_wanted_before_it_was_there() {
+async fn a_modern_servers_stream_is_for_settings_made_before_it() {
     let server = settable(" era modern\nuntil 20s:\n start exit 1");
     let mut host = Host::legacy(&server).await;
     set(&mut host, SUBSCRIBE, r#"{"uri":"file:///a"}"#).await;
@@ -104,7 +104,7 @@ async fn what_a_server_refuses_is_not_set_up_in_the_next_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wanted_while_the_tools_are_listed_holds_in_that_session() {
+async fn settings_made_while_tools_are_listed_hold_in_that_session() {
     let server = settable(" list delay 25s");
     let mut host = Host::legacy(&server).await;
     set(&mut host, LEVEL, r#"{"level":"error"}"#).await;
@@ -119,7 +119,7 @@ async fn what_is_wanted_while_the_tools_are_listed_holds_in_that_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wanted_while_something_else_is_set_up_holds_in_that_session() {
+async fn settings_made_during_another_set_up_hold_in_that_session() {
     // The first is set up before the tools are listed, the second and the third while what came before is set up.
     let server = settable(
         " resources/subscribe delay 4s\n logging/setLevel delay 4s\n\

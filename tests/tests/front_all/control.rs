@@ -84,7 +84,7 @@ async fn a_server_alone_has_them_on_its_last_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_tools_has_them_too_and_so_has_one_that_is_away() {
+async fn control_tools_need_no_server_tools_and_no_server() {
     let server = memory("capabilities prompts\ntools none\nprompts p\nlist error -32601 \"no tools\"");
     let mut host = Host::of_one(&server, |options| options.control_tools = true);
     assert_eq!(host.initialize().await["capabilities"], json!({ "prompts": {}, "tools": {} }));

@@ -246,7 +246,7 @@ async fn a_silent_authorization_server_is_given_up_for_now() {
 }
 
 #[tokio::test]
-async fn an_authorization_server_that_refuses_connections_is_an_outage() {
+async fn an_authorization_server_that_refuses_connects_is_an_outage() {
     let endpoint = TokenEndpoint::start([]);
     let server = serve("token T2").await;
     let oauth = oauth(&endpoint, login("T1", Some("R1"), None)).await;

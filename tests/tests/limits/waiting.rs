@@ -25,7 +25,7 @@ async fn counted<T>(polls: Arc<AtomicU64>, future: impl Future<Output = T>) -> T
 
 /// Each is a task: of the callers in one task, tokio lets only so many go on at a time, and polls the others in vain.
 #[test]
-fn a_thousand_waiters_are_woken_together_and_look_at_nothing_before() {
+fn a_thousand_waiters_wake_together_and_poll_nothing_before() {
     let (runtime, server) = (runtime(), Server::closed(true));
     let polls = Arc::<AtomicU64>::default();
     let polled = || polls.load(Ordering::Relaxed);

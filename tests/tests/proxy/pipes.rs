@@ -19,7 +19,7 @@ const NOISY: &str = r#"
 "#;
 
 #[tokio::test]
-async fn what_a_server_writes_beside_messages_goes_nowhere_near_stdout() {
+async fn output_beside_messages_goes_nowhere_near_stdout() {
     let (home, server) = (Home::new(), process(NOISY));
     let mut host = Host::of(&home, &["--max-wait", "1s"], &server);
     host.initialize().await;

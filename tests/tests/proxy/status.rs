@@ -133,7 +133,7 @@ async fn a_folder_of_everybody_is_refused() {
 }
 
 #[tokio::test]
-async fn a_stale_socket_is_replaced_and_that_of_a_successor_left_alone() {
+async fn a_stale_socket_is_replaced_and_a_successors_left_alone() {
     let (home, server) = (Home::new(), process(""));
     drop(UnixListener::bind(home.path("s")).unwrap());
     let mut host = Host::of(&home, &["--status-socket", "s"], &server);

@@ -73,7 +73,7 @@ async fn told(recorder: Recorder, suspends: usize) -> mcp_reconnect::Connection 
 }
 
 #[tokio::test(start_paused = true)]
-async fn traces_slow_writer_blocks_nobody_and_what_it_misses_is_counted() {
+async fn traces_slow_writer_blocks_nobody_and_misses_are_counted() {
     let reference = Memory::default();
     told(reference.clone().into(), 1).await.shutdown().await;
     let all_but_one_suspend = steps(&reference.trace()).len() - 1;
