@@ -14,7 +14,6 @@
 //! - `oauth`: rmcp's OAuth as the credentials of such servers (`oauth::OAuth`).
 //! - `metrics`: figures through the facade of that name (`metrics`).
 //! - `front`: sessions of hosts that outlive those of their server (`front`).
-//! - `cli`: the command `mcp-reconnect`.
 
 mod builder;
 mod call;

@@ -1,9 +1,5 @@
-//! The runtime from the outside: real children, and the command.
+//! The library from the outside, on real children and sockets.
 
-#[cfg(feature = "cli")]
-mod cli;
-#[cfg(feature = "cli")]
-mod commands;
 #[cfg(feature = "http")]
 mod config;
 #[cfg(feature = "http")]

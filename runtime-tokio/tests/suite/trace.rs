@@ -1,8 +1,5 @@
 //! Traces: written, read and replayed; what is wrong with one is told.
 
-#[cfg(feature = "cli")]
-mod cli;
-
 use std::io::{self, BufReader, Read};
 use std::num::NonZeroU64;
 

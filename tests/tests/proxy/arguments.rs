@@ -77,7 +77,7 @@ async fn a_socket_of_somebody_else_is_left_alone() {
     drop(theirs);
 }
 
-const DOCS: &str = include_str!("../../../runtime-tokio/docs/proxy.md");
+const DOCS: &str = include_str!("../../../runtime-tokio/cli/docs/proxy.md");
 
 /// Every option that a text names.
 fn options(text: &str) -> BTreeSet<&str> {

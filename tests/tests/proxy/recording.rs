@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::*;
 use crate::support::process;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-tokio/docs/proxy-session.txt");
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-tokio/cli/docs/proxy-session.txt");
 
 /// A session under way, and what there is to show of it.
 struct Recording {

@@ -7,10 +7,17 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{HEADER, TOUR};
+/// A recorded life with most of what can happen, which the library's own tests read too.
+const TOUR: &str = include_str!("../../../tests/suite/trace/tour.jsonl");
+const HEADER: &str = r#"{"format":"mcp-reconnect-trace","version":1,"name":"x","seed":1,"start":0}"#;
 
+fn tour() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/suite/trace/tour.jsonl")
+}
+
+/// The folder of what is printed and drawn of it.
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/trace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/replay")
 }
 
 fn command(args: &[&str]) -> Command {
@@ -45,16 +52,14 @@ fn file(dir: &TempDir, text: &str) -> String {
 
 #[test]
 fn trace_timeline() {
-    let tour = folder().join("tour.jsonl");
-    let output = run(&["replay", tour.to_str().unwrap()]);
+    let output = run(&["replay", tour().to_str().unwrap()]);
     golden("tour.txt", stdout(&output));
     assert_eq!(output.status.code(), Some(0));
 }
 
 #[test]
 fn trace_json_lines() {
-    let tour = folder().join("tour.jsonl");
-    let output = run(&["replay", "--json", tour.to_str().unwrap()]);
+    let output = run(&["replay", "--json", tour().to_str().unwrap()]);
     golden("tour.events.jsonl", stdout(&output));
     assert_eq!(output.status.code(), Some(0));
 }
@@ -145,7 +150,7 @@ fn trace_without_answers_is_not_compared() {
 
 #[test]
 fn trace_comes_from_standard_input_too() {
-    let tour = fs::File::open(folder().join("tour.jsonl")).unwrap();
+    let tour = fs::File::open(tour()).unwrap();
     let output = command(&["replay", "-"]).stdin(tour).output().unwrap();
     golden("tour.txt", stdout(&output));
 }
