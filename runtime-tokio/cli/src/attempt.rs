@@ -14,13 +14,13 @@ use tokio::time::{Instant, timeout_at};
 use super::signals::Signals;
 use super::text::{printable, state_name};
 
-/// What a command ends with that had no session, or lost it.
+/// Exit status of a command that had no session, or lost it.
 pub(super) const NO_SESSION: u8 = 3;
 
-/// What came of one server's attempt.
+/// The result of one server's attempt.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// From when it was wanted.
+    /// Time since the server was wanted.
     pub(super) took: Duration,
     pub(super) result: Result<Box<ServerStatus>, Failed>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Tried {
 ///
 /// # Errors
 ///
-/// The exit status of the signal that came first, or of what was told on stderr; then nothing is left of any server.
+/// The exit status of the signal that came first, or of the problem that was told on stderr; then no server is left.
 pub(super) async fn try_each(config: FleetConfig, within: Duration) -> Result<Tried, u8> {
     let failed = |error: &dyn std::fmt::Display| {
         anstream::eprintln!("error: {error}");
@@ -138,7 +138,7 @@ async fn attempts(fleet: &Fleet, mut config: FleetConfig, within: Duration) -> B
             _ => {}
         }
     }
-    // Whoever is left.
+    // The servers that are left.
     for status in fleet.status() {
         if !attempts.contains_key(&status.name) {
             settle(&mut attempts, status.name.clone(), Err(Failed::Late { state: status.state }));
@@ -147,7 +147,7 @@ async fn attempts(fleet: &Fleet, mut config: FleetConfig, within: Duration) -> B
     attempts
 }
 
-/// Takes from the servers' state what their events did not tell.
+/// Takes results from the servers' states where events were missed.
 fn look(
     fleet: &Fleet,
     attempts: &mut BTreeMap<Arc<str>, Attempt>,

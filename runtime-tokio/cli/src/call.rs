@@ -14,7 +14,7 @@ use super::signals::Signals;
 use super::source::{self, ConfigArgs, Source, WRONG, known, shown};
 use super::text::printable_lines;
 
-/// What a call ends with that the server refused.
+/// Exit status of a call that the server refused.
 const REFUSED: u8 = 1;
 
 const HELP: &str = "\
@@ -137,7 +137,7 @@ fn options(server: &ServerConfig, timeout: Option<Duration>) -> CallOptions {
     options
 }
 
-/// What an error means for the exit status, and in words.
+/// The exit status for an error, and the error in words.
 fn stop(error: &CallError, connection: &Connection, server: &ServerConfig) -> Stop {
     match error {
         CallError::NotOffered { tool, .. } => {
@@ -162,7 +162,7 @@ fn show(response: &CallToolResponse, json: bool) -> io::Result<u8> {
         _ => (false, None),
     };
     match text.filter(|_| !json) {
-        // Beside what other commands print, it would pass for a result.
+        // Beside the output of other commands, it would pass for a result.
         Some(text) if failed => anstream::eprintln!("error: the tool failed: {}", printable_lines(&text)),
         Some(text) => {
             let mut out = io::stdout().lock();

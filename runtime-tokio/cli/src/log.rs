@@ -1,4 +1,4 @@
-//! Where log lines go, and which.
+//! The log's place, and the lines that go there.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,24 +15,24 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Which log lines are written, as `target=level,…`.
+/// The variable with the filter of log lines, as `target=level,…`.
 const ENV: &str = "MCP_RECONNECT_LOG";
 
 pub(super) const HELP: &str = "Environment:
   MCP_RECONNECT_LOG  as --log, which counts more";
 
-/// Libraries that log what they send, headers and all: silent unless they are named.
+/// Libraries that log their messages, headers included: silent unless they are named.
 const TALKATIVE: [&str; 5] = ["h2", "hyper", "reqwest", "rmcp", "rustls"];
 
-/// How many lines may wait for a stderr that is not read.
+/// Number of lines that may wait for a stderr that is not read.
 const BACKLOG: usize = 1_024;
-/// How long the last lines may take to be read at the end.
+/// Time for the last lines to be read at the end.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Where the log of a command goes.
+/// The place of a command's log.
 pub(super) enum Target<'a> {
     Stderr,
-    /// A stderr that whoever started the command may never read: what finds no room is left out, and nothing waits.
+    /// A stderr that may never be read: lines that find no room are left out, and nothing waits.
     UnreadStderr,
     /// Appended to this file.
     File(&'a Path),
@@ -50,7 +50,8 @@ pub(super) struct LogArgs {
 }
 
 impl LogArgs {
-    /// Begins to log, until what is returned is dropped. `level` is what counts without any `-v`: 0 nothing, 1 what changes, more for more.
+    /// Begins to log, until the returned value is dropped. `level` counts without any `-v`: 0 nothing, 1 changes of state,
+    /// more for more.
     ///
     /// # Errors
     ///
@@ -134,7 +135,7 @@ impl Backlog {
 
 impl io::Write for Backlog {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        _ = self.0.try_send(Some(line.to_vec())); // what finds no room is left out
+        _ = self.0.try_send(Some(line.to_vec())); // a line that finds no room is left out
         Ok(line.len())
     }
 

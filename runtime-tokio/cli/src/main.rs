@@ -47,7 +47,7 @@ enum Command {
 }
 
 impl Command {
-    /// Where its log goes, and how much of it there is unless the user wants more.
+    /// The place of its log, and the log's verbosity unless the user wants more.
     fn log(&self) -> (log::Target<'_>, u8) {
         match self {
             Self::Proxy(args) => (args.log(), 1),
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One thread is enough: what takes time happens in other processes.
+/// Runs a command on one thread, which is enough: the slow work happens in other processes.
 fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(command),

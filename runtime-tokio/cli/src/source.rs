@@ -1,4 +1,4 @@
-//! Which config a command is about.
+//! The config that a command is about.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use mcp_reconnect::config::{ConfigErrors, FleetConfig, Parsed, Problem, ProblemK
 
 use super::text::printable;
 
-/// What a command ends with whose config or arguments are wrong.
+/// Exit status of a command with a wrong config or wrong arguments.
 pub(super) const WRONG: u8 = 2;
 
 #[derive(clap::Args)]
@@ -51,11 +51,11 @@ impl ConfigArgs {
         }
     }
 
-    /// The config that is meant, as it is now. What there is to say of it is told on stderr.
+    /// Loads the config that is meant, as it is now. Warnings go to stderr.
     ///
     /// # Errors
     ///
-    /// The exit status, when what is wrong was told.
+    /// The exit status, once the problem was told on stderr.
     pub(super) fn load(&self) -> Result<Source, u8> {
         let path = self.path()?;
         match FleetConfig::load(&path) {
@@ -72,12 +72,11 @@ impl ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The servers of the config that is meant, as it is now, that nothing is wrong with. What there is to say is told on
-    /// stderr.
+    /// Loads those servers of the config that nothing is wrong with. Problems and warnings go to stderr.
     ///
     /// # Errors
     ///
-    /// The exit status, when it was told what is wrong with the file as a whole.
+    /// The exit status, once a problem with the file as a whole was told on stderr.
     pub(super) fn load_usable(&self) -> Result<(PathBuf, FleetConfig), u8> {
         let path = self.path()?;
         let (parsed, left_out) = FleetConfig::load_usable(&path).map_err(|errors| {
@@ -91,12 +90,11 @@ impl ConfigArgs {
         Ok((path, parsed.config))
     }
 
-    /// This server of the config that is meant, as it is now, whatever is wrong with the others. What there is to say of
-    /// it is told on stderr.
+    /// Loads this server of the config, whatever is wrong with the others. Warnings about it go to stderr.
     ///
     /// # Errors
     ///
-    /// The exit status, when what is wrong was told.
+    /// The exit status, once the problem was told on stderr.
     pub(super) fn load_server(&self, name: &str) -> Result<ServerConfig, u8> {
         let path = self.path()?;
         let (mut parsed, left_out) = FleetConfig::load_usable(&path).map_err(|errors| {

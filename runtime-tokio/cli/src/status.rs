@@ -1,4 +1,4 @@
-//! `mcp-reconnect status`: what running fronts are doing.
+//! `mcp-reconnect status`: the state of running fronts.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -75,7 +75,7 @@ fn line(path: &Path, answer: io::Result<Value>) -> String {
     line.to_string()
 }
 
-/// What is known of a front in words. What it does not say is left out: it may be of another version.
+/// A front's answer in words. Members that it does not have are left out: it may be of another version.
 fn paragraph(path: &Path, answer: &io::Result<Value>) -> String {
     let document = match answer {
         Ok(document) => document,
@@ -143,7 +143,7 @@ fn seconds(value: &Value) -> Option<Duration> {
     Duration::try_from_secs_f64(value.as_f64()?).ok()
 }
 
-/// What a front or its server wrote, in one line.
+/// A text of a front or its server, in one line.
 fn text(value: &Value) -> String {
     let text = value.as_str().map_or("?".into(), printable);
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! What servers say, made fit to be shown, and values as people read them.
+//! Servers' texts made fit to be shown, and values as people read them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.trim_end().chars().map(shown).collect())
 }
 
-/// The same for texts of several lines.
+/// Like [`printable`], for texts of several lines.
 pub(super) fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
@@ -50,7 +50,7 @@ pub(super) const fn state_name(state: ServerState) -> &'static str {
     }
 }
 
-/// What is spoken.
+/// The era and version that a session speaks.
 pub(super) fn spoken(session: &SessionStatus) -> String {
     let era = match session.era {
         Era::Legacy => "legacy",
@@ -77,7 +77,7 @@ pub(super) fn age(duration: Duration) -> String {
     }
 }
 
-/// How long until something happens: `1s` in the last second before it.
+/// The time until something happens: `1s` in the last second before it.
 pub(super) fn countdown(duration: Duration) -> String {
     if duration.is_zero() { "now".into() } else { age(Duration::from_secs(duration.as_secs_f64().ceil() as u64)) }
 }

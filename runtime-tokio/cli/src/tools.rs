@@ -1,4 +1,4 @@
-//! `mcp-reconnect tools`: what the servers of a config offer.
+//! `mcp-reconnect tools`: lists the tools of a config's servers.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The arguments of the demo, and what `--help` says of them.
+//! The arguments of the demo, and their `--help`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -96,7 +96,7 @@ pub(crate) struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// What clap cannot check by itself.
+    /// Checks what clap cannot check by itself.
     pub(crate) fn check(&self) -> Result<(), String> {
         let possible = self.possible_faults();
         let Some(wrong) = self.faults.iter().find(|fault| !possible.contains(fault)) else { return Ok(()) };
@@ -132,7 +132,7 @@ impl DemoArgs {
         self.headers.iter().try_fold(server, |server, Header { name, value }| server.header(name, value)).ok()
     }
 
-    /// How long the running server is called.
+    /// The time for which a running server is called.
     pub(super) fn watch(&self) -> Option<Duration> {
         self.url.is_some().then(|| Duration::from_secs(self.seconds))
     }

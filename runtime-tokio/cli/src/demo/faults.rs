@@ -1,4 +1,4 @@
-//! What is done to the server.
+//! The faults that the server is made to suffer.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::stage::Stage;
 
-/// How many servers of a crash loop exit right after their start.
+/// Number of servers in a crash loop that exit right after their start.
 const CRASHES: u32 = 3;
 
 /// A way to lose the server.
@@ -31,14 +31,14 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// What the embedded stdio server can be made to suffer.
+    /// The faults of the embedded stdio server.
     pub(super) const STDIO: [Self; 3] = [Self::Kill, Self::Hang, Self::CrashLoop];
-    /// What any stdio server can.
+    /// The faults of any stdio server.
     pub(super) const SIGNALS: [Self; 2] = [Self::Kill, Self::Hang];
-    /// What the embedded server behind HTTP can.
+    /// The faults of the embedded server behind HTTP.
     pub(super) const HTTP: [Self; 3] = [Self::Restart, Self::Freeze, Self::Unavailable];
 
-    /// Does it to the server whose process group this is.
+    /// Inflicts it on the server with this process group.
     pub(super) fn inject(self, group: Pid, stage: Option<&Stage>) -> io::Result<()> {
         match (self, stage) {
             (Self::CrashLoop, Some(stage)) => stage.order_crashes(CRASHES)?,
@@ -53,7 +53,7 @@ impl Fault {
         Ok(kill_process_group(group, signal)?)
     }
 
-    /// How long it goes on after the loss was noticed, where it does not end by itself.
+    /// The time that it goes on after the loss was noticed, where it does not end by itself.
     pub(super) const fn goes_on(self) -> Option<Duration> {
         match self {
             Self::Freeze => Some(Duration::from_secs(1)),

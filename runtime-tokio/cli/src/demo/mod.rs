@@ -28,14 +28,14 @@ pub(crate) use server::{ServerArgs, serve};
 use stage::Stage;
 use subject::{Host, Subject};
 
-/// How long the embedded server may take to let go of a session.
+/// Time for the embedded server to let go of a session.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Runs the demo. When it returns the server is gone, and so is what it kept on disk.
 pub(crate) async fn run(args: &DemoArgs) -> ExitCode {
     match try_run(args).await {
         Ok(code) => code,
-        // Who reads no further is not told so.
+        // A reader that has closed the pipe is not told so.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
             anstream::eprintln!("error: {error}");
@@ -105,7 +105,7 @@ async fn try_run(args: &DemoArgs) -> io::Result<ExitCode> {
     Ok(if play.finish(error)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whom it is done to, what that is called, and how it is reached.
+/// The subject of the demo, its name, and a connector to it.
 async fn cast(args: &DemoArgs, stage: Stage) -> io::Result<(Subject, String, Builder)> {
     if let Some(server) = args.server() {
         let name = args::shown(server.url());

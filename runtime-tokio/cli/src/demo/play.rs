@@ -1,4 +1,4 @@
-//! The course of the demo: what it waits for, what it does then, and what it notes meanwhile.
+//! The course of the demo: its waits, its faults, and its notes meanwhile.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::subject::Subject;
 use super::tally::{Tally, Wrong, runs};
 use super::target::{LOST, Outcome, Record, Target, call_steadily};
 
-/// How long anything that is waited for may take.
+/// Time for anything that is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the first start may fail.
+/// Number of failures that the first start may have.
 const FIRST_STARTS: u64 = 3;
-/// How many characters of a session id are shown.
+/// Number of characters of a session id that are shown.
 const SESSION_SHOWN: usize = 8;
 
 /// Why the demo ends early.
@@ -65,7 +65,7 @@ pub(super) struct Play<W> {
 /// One caller, as the demo sees it.
 struct Caller {
     tally: Tally,
-    /// What became of its last call.
+    /// The outcome of its last call.
     last: Option<&'static str>,
     /// The newest epoch that answered it, and when that answered first.
     answered: Option<(Epoch, Instant)>,
@@ -174,7 +174,7 @@ impl<W: Write> Play<W> {
         Ok(())
     }
 
-    /// Compares what callers were told with what ran, and tells how it went; whether it went well.
+    /// Compares outcomes with runs, and reports the result; whether it is good.
     pub(super) fn finish(mut self, error: Option<String>) -> io::Result<bool> {
         let epochs = self.connection.snapshot().stats.sessions;
         let ledger = self.subject.stage().map(Stage::ledger).transpose()?;
@@ -345,7 +345,7 @@ impl<W: Write> Play<W> {
         };
         let session = self.session_now();
         let pid = session.as_ref().and_then(|session| self.pid(session));
-        // No more of it: whoever has it may use the session.
+        // No more of it: its holder may use the session.
         let session = session.and_then(|session| session.facts().session_id);
         let session = session.map(|id| id.chars().take(SESSION_SHOWN).collect::<String>());
         let session = session.as_deref();

@@ -1,4 +1,4 @@
-//! What the demo tells, as it happens: a timeline for people, or JSON lines.
+//! Reports of the demo, as things happen: a timeline for people, or JSON lines.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ pub(super) enum Entry<'a> {
         /// `None` where nothing is done to the server.
         rounds: Option<u32>,
         faults: &'a [Fault],
-        /// How long it is called, where that is a matter of time.
+        /// The time for which it is called, where that is limited by time.
         seconds: Option<u64>,
         knobs: Knobs,
     },
@@ -91,7 +91,7 @@ pub(super) struct Rebuild {
     pub(super) rebuild_ms: u64,
 }
 
-/// How it went.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) ok: bool,
@@ -163,7 +163,7 @@ impl<W: Write> Report<W> {
             Entry::Status { status: "PARKED", epoch, failure, cause, .. } => {
                 self.line(BAD, "parked", *epoch, cause.or(*failure).unwrap_or_default())
             }
-            // What follows from the others.
+            // It follows from the others.
             Entry::Status { .. } => Ok(()),
             Entry::Fault { fault, epoch, pid, .. } => {
                 let what = if *fault == Fault::Unavailable { "by" } else { "to" };

@@ -19,9 +19,9 @@ pub(super) use http::ENDPOINT;
 pub(super) const ECHO: &str = "echo";
 pub(super) const APPEND: &str = "append";
 
-/// How long a call takes after it is in the ledger: a fault is then likely to hit one that ran and has no answer yet.
+/// Duration of a call after it is in the ledger: a fault is then likely to hit one that ran and has no answer yet.
 const WORK: Duration = Duration::from_millis(10);
-/// How a crash loop exits.
+/// Exit status of a crash loop.
 const CRASH_STATUS: u8 = 3;
 
 const METHOD_NOT_FOUND: i64 = -32601;

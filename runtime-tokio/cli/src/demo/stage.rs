@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-/// What the embedded server is told to do wrong once, to show that the demo would notice.
+/// A mistake that the embedded server is told to make once, to show that the demo would notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Misdeed {
     /// Answer a call with another one's text.
@@ -89,7 +89,7 @@ impl Stage {
         ledger.write_all(format!("{call}\n").as_bytes())
     }
 
-    /// What ran, in order.
+    /// The calls that ran, in order.
     pub(super) fn ledger(&self) -> io::Result<Vec<String>> {
         match fs::read_to_string(self.dir.join(LEDGER)) {
             Ok(text) => Ok(text.lines().map(str::to_owned).collect()),

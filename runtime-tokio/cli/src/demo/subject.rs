@@ -14,10 +14,10 @@ use super::faults::Fault;
 use super::server::ENDPOINT;
 use super::stage::Stage;
 
-/// How long the server may take to listen.
+/// Time for the server to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whose server it is, and how it is reached.
+/// The server, by its owner and its transport.
 pub(super) enum Subject {
     /// The command that was named, over stdio: the connection runs it.
     Command,
@@ -70,7 +70,7 @@ impl Host {
         format!("http://{}{ENDPOINT}", self.address)
     }
 
-    /// Ends what a fault does to it.
+    /// Ends the effect of a fault.
     pub(super) async fn relieve(&mut self, fault: Fault) -> io::Result<()> {
         match fault {
             Fault::Restart => {
@@ -93,7 +93,7 @@ impl Host {
         self.child.kill().await
     }
 
-    /// Where it listens, which is the first thing that it says.
+    /// Reads its address, which is the first thing that it says.
     async fn listening(&mut self) -> io::Result<SocketAddr> {
         let Some(stdout) = self.child.stdout.take() else { return Err(io::Error::other("no stdout of the server")) };
         let mut lines = BufReader::new(stdout).lines();

@@ -1,4 +1,4 @@
-//! What became of all calls of one target, and what the server's ledger says to that.
+//! The outcomes of all calls of one target, compared with the server's ledger.
 
 use std::collections::HashMap;
 
@@ -30,25 +30,25 @@ pub(super) struct Tally {
     heading: String,
 }
 
-/// What the ledger says.
+/// Runs by the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Ran {
     /// Runs of calls.
     pub(super) runs: u64,
     /// Runs of a call that had run already; of the tool without annotation these are doubled.
     pub(super) repeats: u64,
-    /// Of the calls that may have run by what their caller was told, those that did.
+    /// Of the calls with an unknown outcome, those that ran.
     pub(super) uncertain_ran: u64,
 }
 
-/// A call whose caller was told something that is not so.
+/// A call with an outcome that is not so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Wrong {
     pub(super) call: String,
     pub(super) why: &'static str,
 }
 
-/// What a caller was told about the run of its call.
+/// A caller's knowledge of the run of its call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Claim {
     Ran,
@@ -68,7 +68,7 @@ impl Tally {
         }
     }
 
-    /// How the summary calls it.
+    /// Its name in the summary.
     pub(super) fn heading(&self) -> &str {
         &self.heading
     }
@@ -88,7 +88,7 @@ impl Tally {
         self.claims.push((record.label.clone(), claim));
     }
 
-    /// Compares what callers were told with what ran. The calls whose outcome was wrong are lost.
+    /// Compares the outcomes with the runs. Calls with a wrong outcome are lost.
     pub(super) fn audit(&mut self, ledger: &HashMap<&str, u64>) -> Vec<Wrong> {
         let mut ran = Ran::default();
         let mut wrong = Vec::new();
@@ -116,7 +116,7 @@ impl Tally {
     }
 }
 
-/// How often each call ran.
+/// The number of runs of each call.
 pub(super) fn runs(ledger: &[String]) -> HashMap<&str, u64> {
     let mut runs = HashMap::new();
     for call in ledger {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_is_neither_lost_nor_doubled_whether_it_ran_or_not() {
+    fn an_unknown_outcome_is_neither_lost_nor_doubled() {
         let mut tally = tally(false, &[Outcome::Unknown(String::new()), Outcome::DeadlineExceeded { not_run: false }]);
         assert!(tally.audit(&runs(&ledger(&["call-0"]))).is_empty());
         assert_eq!((tally.lost, tally.doubled()), (0, Some(0)));

@@ -1,4 +1,4 @@
-//! What is called, again and again, and what became of each call.
+//! The targets of calls, and the outcome of each call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::server::{APPEND, ECHO};
 
-/// How long a caller rests between two calls.
+/// A caller's pause between two calls.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long after its deadline a call without any outcome counts as lost.
+/// Time after its deadline at which a call without any outcome counts as lost.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The name of [`Outcome::Lost`] in JSON lines.
 pub(super) const LOST: &str = "lost";
 
-/// What one caller asks for.
+/// The request that one caller repeats.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Target {
     /// The tool, or the method of a ping.
@@ -81,7 +81,7 @@ impl Target {
         Self { name: method.into(), annotated: true, what: What::Ping }
     }
 
-    /// How the summary calls it.
+    /// Its name in the summary.
     pub(super) fn describe(&self) -> String {
         match (self.what, self.annotated) {
             (What::Ping, _) => format!("{} (no tool)", self.name),
@@ -165,7 +165,7 @@ fn text(answer: Option<&CallToolResponse>) -> Option<&str> {
     }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Answered,
@@ -184,7 +184,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// What an error says. Of a server that `must_answer` right, an error is a wrong answer.
+    /// The outcome that an error stands for. From a server that `must_answer` right, an error is a wrong answer.
     fn of(error: &CallError, must_answer: bool) -> Self {
         let text = error.to_string();
         match error {
@@ -215,7 +215,7 @@ impl Outcome {
         }
     }
 
-    /// What there is to say about it.
+    /// The reason, where there is one.
     pub(super) fn cause(&self) -> Option<&str> {
         match self {
             Self::Answered => None,
@@ -229,12 +229,12 @@ impl Outcome {
 /// One call that is over.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// Which target, by its place.
+    /// The target, by its place.
     pub(super) target: usize,
     /// The call's own text.
     pub(super) label: String,
     pub(super) outcome: Outcome,
-    /// Which session answered it, or failed.
+    /// The session that answered it, or failed.
     pub(super) epoch: Option<Epoch>,
     pub(super) at: Instant,
 }

@@ -1,4 +1,4 @@
-//! A host's file as text with places: what is edited is edited in the text, and everything else stays as it is.
+//! A host's file as text with places: edits are made in the text, and everything else stays as it is.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ const SYNTAX: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// How a host writes its servers, where that makes a difference.
+/// A host's way to write its servers, where that makes a difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dialect {
     Common,
@@ -58,7 +58,7 @@ impl<'d, 'a> Entry<'d, 'a> {
 impl<'a> Document<'a> {
     /// # Errors
     ///
-    /// What is no JSON, in words that hold nothing of it but the place.
+    /// Parses a file. The error says where it is no JSON, and quotes nothing of it.
     pub(super) fn parse(text: &'a str) -> Result<Self, String> {
         let collect = CollectOptions { comments: CommentCollectionStrategy::AsTokens, tokens: true };
         let parsed = parse_to_ast(text, &collect, &SYNTAX).map_err(|error| {
@@ -73,7 +73,7 @@ impl<'a> Document<'a> {
         &self.root
     }
 
-    /// Where the servers are: what the reader of configs reads.
+    /// The object that holds the servers: the one that the reader of configs reads.
     pub(super) fn servers(&self) -> Option<(Dialect, &Object<'a>)> {
         let root = self.root.as_object()?;
         let (key, value) = CONTAINERS.into_iter().find_map(|key| Some((key, member(root, key)?)))?;
@@ -123,8 +123,8 @@ impl<'a> Document<'a> {
         words.map(|token| self.slice(token.range.start..token.range.end)).collect()
     }
 
-    /// What parts this place from the one before it, to part more in the same way: the end of the line before and the
-    /// indentation, if it is the first of its line, else a blank.
+    /// The blanks before this place, to separate others in the same way: the end of the line before and the indentation, if
+    /// it is the first of its line, else a blank.
     pub(super) fn lead(&self, at: usize) -> &'a str {
         self.line_lead(at).unwrap_or(" ")
     }
@@ -136,7 +136,7 @@ impl<'a> Document<'a> {
         Some(self.slice(line.strip_suffix('\r').unwrap_or(line).len()..at))
     }
 
-    /// Where the comma is that follows this place, before the other one.
+    /// The place of the comma between these two places.
     fn comma(&self, after: usize, before: usize) -> Option<usize> {
         let first = self.tokens.partition_point(|token| token.range.start < after);
         let rest = self.tokens.iter().skip(first).take_while(|token| token.range.start < before);
@@ -202,7 +202,7 @@ pub(super) fn range(value: &Value<'_>) -> Range<usize> {
     value.start()..value.end()
 }
 
-/// Another text in the place of what is there.
+/// A text that takes the place of another.
 #[derive(Clone, Debug)]
 pub(super) struct Edit {
     range: Range<usize>,
@@ -219,7 +219,7 @@ impl Edit {
     }
 }
 
-/// This part of a text after edits within it. Where they overlap, what both take out is gone.
+/// This part of a text after edits within it. Where they overlap, all that either takes out is gone.
 pub(super) fn edited(text: &str, part: Range<usize>, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|edit| edit.range.start);
     let mut result = String::with_capacity(part.len());

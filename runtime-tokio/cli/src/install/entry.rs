@@ -11,10 +11,10 @@ const TRANSPORTS: [&str; 3] = ["type", "transport", "transportType"];
 /// A login that is the host's own.
 const LOGINS: [&str; 4] = ["auth", "authProviderType", "headersHelper", "oauth"];
 
-/// How many words come before the server's own command.
+/// Number of words before the server's own command.
 const BEFORE_COMMAND: usize = 5;
 
-/// What goes in front of the servers.
+/// The front that goes before the servers.
 #[derive(Clone, Debug)]
 pub(super) struct Front {
     /// The program, as a host is to call it.
@@ -23,7 +23,7 @@ pub(super) struct Front {
     pub(super) originals: Option<String>,
 }
 
-/// How a server that goes through the front is reached, where it was installed by this command.
+/// The way from the front to a server, where this command installed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route<'d> {
     Command { name: &'d str },
@@ -39,7 +39,7 @@ impl<'d> Route<'d> {
         }
     }
 
-    /// What the server was called when it was installed.
+    /// The server's name when it was installed.
     pub(super) const fn name(&self) -> &'d str {
         match self {
             Self::Command { name } | Self::Config { name, .. } => name,
@@ -65,7 +65,7 @@ pub(super) fn program<'d>(entry: Entry<'d, '_>) -> Option<&'d str> {
     words(entry.object()?)?.first().copied()
 }
 
-/// Whether the server goes through the front, whoever wrote that.
+/// Whether the server goes through the front, be it by this command or by hand.
 pub(super) fn is_through(entry: Entry<'_, '_>, front: &Front) -> bool {
     let Some(words) = entry.object().and_then(words) else { return false };
     let Some((program, args)) = words.split_first() else { return false };
@@ -219,7 +219,7 @@ fn unwrap_command(
     originals: Option<(&Document<'_>, Entry<'_, '_>)>,
 ) -> Result<Vec<Edit>, String> {
     let changed = || "its command line was changed in a way that cannot be undone".to_owned();
-    // The array that begins with what was put there, and how many words of it that are.
+    // The array that begins with the words that were put there, and their number.
     let (array, count) = match member(server, "command") {
         Some(Value::Array(words)) => (words, BEFORE_COMMAND),
         _ => (member(server, "args").and_then(Value::as_array).ok_or_else(changed)?, BEFORE_COMMAND - 1),
@@ -247,7 +247,7 @@ fn unwrap_command(
 
 fn unwrap_url(doc: &Document<'_>, server: &Object<'_>, then: &Document<'_>, was: &Object<'_>) -> Vec<Edit> {
     let dialect = then.dialect();
-    // What was added since under the same name stays.
+    // A member that was added since under the same name stays.
     let has = |key: &str| !["command", "args"].contains(&key) && server.get(key).is_some();
     let back = was.properties.iter().filter(|property| goes(dialect, property) && !has(property.name.as_str()));
     let back: Vec<_> = back.map(|property| then.slice(property.range.start..property.range.end)).collect();

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// What the name of the originals' file ends with, after that of the host's file.
+/// Suffix of the originals' file, after the name of the host's file.
 const SUFFIX: &str = ".mcp-reconnect-backup";
 
 /// A file as it was read.
 #[derive(Debug)]
 pub(super) struct HostFile {
-    /// Where it really is: a link to it stays.
+    /// Its place after all links: a link to it stays.
     target: PathBuf,
     permissions: Permissions,
     text: String,
 }
 
-/// What is wrong with a file, in words.
+/// A problem with a file, in words.
 pub(super) type Wrong = String;
 
 impl HostFile {
@@ -81,7 +81,7 @@ impl HostFile {
     }
 }
 
-/// What is in a file; `None` where there is none.
+/// The text of a file; `None` where there is none.
 pub(super) fn read(path: &Path) -> Result<Option<String>, Wrong> {
     let cannot = |error: io::Error| format!("cannot be read: {error}");
     // Looked at before it is opened: opening a pipe waits for its other end.

@@ -20,7 +20,7 @@ use entry::Front;
 use files::HostFile;
 use plan::{Choice, Files, Originals, Outcome, Plan, Refusal};
 
-/// What the command ends with that did not do all that was asked for.
+/// Exit status of a command that did not do all that was asked for.
 const FAILED: u8 = 1;
 
 const HELP: &str = "\
@@ -50,7 +50,7 @@ pub(crate) struct InstallArgs {
     /// All but this server; may be given more than once
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     except: Vec<String>,
-    /// What the host is to call as `mcp-reconnect` [default: this very program]
+    /// The program that the host is to call as `mcp-reconnect` [default: this very program]
     #[arg(long, value_name = "PATH", conflicts_with = "undo")]
     command: Option<String>,
     /// Take the front away again
@@ -88,7 +88,7 @@ impl Stop {
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        // Who reads no further is not told so.
+        // A reader that has closed the pipe is not told so.
         let why = (error.kind() != io::ErrorKind::BrokenPipe).then(|| error.to_string());
         Self { status: FAILED, why }
     }
@@ -120,7 +120,7 @@ fn try_run(args: &InstallArgs) -> Result<u8, Stop> {
         Refusal::Originals(why) => Stop::at(WRONG, &path)(why),
     })?;
 
-    // First: what nobody could see is not done.
+    // First: a change that nobody could see is not made.
     show(args, &host, &plan)?;
     if args.dry_run {
         anstream::eprintln!("nothing was written");
@@ -206,7 +206,7 @@ fn carry_out(host: &HostFile, plan: &Plan, old: Option<&str>, path: &Path, named
     Ok(())
 }
 
-/// What was done, and what the user may do next.
+/// Tells what was done, and what the user may do next.
 fn tell(args: &InstallArgs, host: &HostFile, plan: &Plan, path: &Path) {
     let named = shown(&args.host);
     if let Originals::Needed(servers) = &plan.originals {

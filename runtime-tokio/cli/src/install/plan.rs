@@ -1,4 +1,4 @@
-//! What is to be done with a host's file: text in, text out.
+//! The plan for a host's file: text in, text out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use mcp_reconnect::config::{ConfigErrors, FleetConfig, Parsed, Problem, ProblemK
 use super::document::{Document, Edit, Entry, edited};
 use super::entry::{self, Front, Route};
 
-/// What becomes of one server.
+/// The outcome for one server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Done,
@@ -17,7 +17,7 @@ pub(super) enum Outcome {
     Left(String),
 }
 
-/// Which servers are meant.
+/// The servers that are meant.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Choice {
     /// None: all.
@@ -51,21 +51,21 @@ pub(super) enum Refusal {
     Originals(String),
 }
 
-/// What is to be done.
+/// Everything that is to be done to the files.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// What becomes of each server that is meant, in the order of the file.
+    /// The outcome for each server that is meant, in the order of the file.
     pub(super) servers: Vec<(String, Outcome)>,
     /// The file afterwards.
     pub(super) text: String,
     pub(super) originals: Originals,
 }
 
-/// What is to be done with the file of the originals.
+/// The change to the file of the originals.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Originals {
     Stay,
-    /// Written; `keep`: what is there holds more, and is kept under another name.
+    /// Written; `keep`: the file that is there holds more, and is kept under another name.
     Write {
         text: String,
         keep: bool,
@@ -78,11 +78,11 @@ pub(super) enum Originals {
 /// Two files as they are, byte order marks and all.
 #[derive(Clone, Copy)]
 pub(super) struct Files<'a> {
-    /// What the host's file is called in problems.
+    /// The name of the host's file in problems.
     pub(super) source: &'a str,
     pub(super) host: &'a str,
     pub(super) originals: Option<&'a str>,
-    /// What that file is called.
+    /// The path of that file.
     pub(super) originals_path: &'a str,
 }
 
@@ -131,7 +131,7 @@ pub(super) fn install(files: Files<'_>, choice: &Choice, front: &Front) -> Resul
         let originals = Originals::Write { text: files.host.to_owned(), keep: false };
         return Ok(Plan { servers, text: changed(files.host, &doc, edits), originals });
     };
-    // What the file would be without the front is what is kept, so that what was installed earlier is in it as well.
+    // The file as it would be without the front is kept, so that servers installed earlier are in it as well.
     let mut back = Vec::new();
     for entry in doc.entries() {
         let Some(original) = original(&then, entry) else { continue };
@@ -189,7 +189,7 @@ fn reason(reasons: &BTreeMap<String, Reasons>, choice: &Choice, entry: Entry<'_,
     Some(format!("its login (`{login}`) is the host's, and the front has none; --server takes it all the same"))
 }
 
-/// What is wrong with one server.
+/// The problems of one server.
 #[derive(Default)]
 struct Reasons {
     whatever: Option<String>,
@@ -203,7 +203,7 @@ impl Reasons {
     }
 }
 
-/// What the reader of configs says of each server that cannot be used.
+/// The problems of each server that cannot be used, as the reader of configs puts them.
 fn reasons(files: Files<'_>) -> Result<BTreeMap<String, Reasons>, Refusal> {
     let read = FleetConfig::parse(files.host, files.source, |name| std::env::var(name).ok());
     let (mut errors, warnings) = match read {
@@ -279,7 +279,7 @@ pub(super) fn undo(files: Files<'_>, choice: &Choice) -> Result<Plan, Refusal> {
         && servers.iter().filter(|it| is_needed(it)).all(|(_, outcome)| *outcome == Outcome::Done);
     let originals = match originals {
         Some(then) if all => {
-            // Where nothing was undone, somebody else put the file back, or wrote another one.
+            // If nothing was undone, somebody else put the file back, or wrote another one.
             let is_there = |old: &Entry<'_, '_>| match doc.entry(old.name) {
                 Some(now) => !edits.is_empty() || doc.words(now.range()) == then.words(old.range()),
                 None => false,

@@ -1,4 +1,4 @@
-//! A change as a diff that shows no secret: of values, only what is harmless by its place.
+//! A change as a diff that shows no secret: only values that are harmless by their place.
 
 use jsonc_parser::ast::{Object, Value};
 use similar::TextDiff;
@@ -6,10 +6,10 @@ use similar::TextDiff;
 use super::document::{Document, Edit, Entry, edited, literal, member, range};
 use super::entry::Route;
 
-/// What stands for a text that is not shown.
+/// The mark for a text that is not shown.
 const HIDDEN: &str = "…";
 
-/// What a diff shows around a change, in lines.
+/// Number of lines that a diff shows around a change.
 const CONTEXT: usize = 3;
 
 /// The diff of two files; empty where nothing that is shown differs.
@@ -18,8 +18,8 @@ pub(super) fn diff(old: &str, new: &str, name: &str) -> String {
     TextDiff::from_lines(&old, &new).unified_diff().context_radius(CONTEXT).header(name, name).to_string()
 }
 
-/// The file without what may be secret in it: texts, comments, and numbers among a server's variables and headers.
-/// Nothing at all of what is no JSON.
+/// The file without anything in it that may be secret: texts, comments, and numbers among a server's variables and
+/// headers. Nothing at all of a file that is no JSON.
 fn masked(text: &str) -> String {
     let Ok(doc) = Document::parse(text.trim_start_matches('\u{feff}')) else { return String::new() };
     let mut edits: Vec<_> = doc
@@ -39,7 +39,7 @@ fn masked(text: &str) -> String {
     edited(doc.text, 0..doc.text.len(), edits)
 }
 
-/// Hides all texts but what is within the servers.
+/// Hides all texts outside the servers.
 fn hide(value: &Value<'_>, servers: Option<&Object<'_>>, edits: &mut Vec<Edit>) {
     match value {
         Value::Object(object) if servers.is_some_and(|servers| servers.range == object.range) => {}
@@ -51,9 +51,9 @@ fn hide(value: &Value<'_>, servers: Option<&Object<'_>>, edits: &mut Vec<Edit>) 
 }
 
 fn hide_server(entry: Entry<'_, '_>, server: &Object<'_>, edits: &mut Vec<Edit>) {
-    // Of a command line: the program, and what was put before it.
+    // Of a command line: the program, and the words that were put before it.
     let shown = if Route::of(entry).is_some() { 6 } else { 1 };
-    // Without a command, what stands there are no arguments.
+    // Without a command, these are no arguments.
     let shown = member(server, "command").map_or(0, |command| hide_words(command, shown, edits));
     for property in &server.properties {
         match property.name.as_str() {

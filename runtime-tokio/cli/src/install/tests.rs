@@ -1,4 +1,4 @@
-//! What is planned for hosts' files: those that people write here, all others in `properties`.
+//! Plans for hosts' files: those that people write are here, all others in `properties`.
 
 mod properties;
 
@@ -112,12 +112,12 @@ fn opencode_has_its_own_way_of_writing_commands() {
     let plan = install(host, None);
     assert_eq!(plan.text, expected);
     assert_eq!(undo(&plan.text, Some(host)).text, host);
-    // Where it was changed since.
+    // With a change made since.
     let edited = expected.replace("\"enabled\": true", "\"enabled\": false");
     assert_eq!(json(&undo(&edited, Some(host)).text), json(&host.replace("\"enabled\": true", "\"enabled\": false")));
 }
 
-/// What was changed since stays, and only what was put there goes.
+/// Undo keeps later changes, and removes only what the command put there.
 #[test]
 fn what_was_changed_since_stays() {
     let now = install(HOST, None).text;
@@ -155,7 +155,7 @@ fn members_of(text: &str) -> Vec<String> {
     servers
 }
 
-/// What is added later is kept with what was there, and an earlier original is never lost.
+/// Later originals are kept beside the earlier ones, and none is lost.
 #[test]
 fn a_server_that_came_later_joins_the_originals() {
     let first = install(HOST, None);
@@ -255,7 +255,7 @@ fn a_choice_is_kept_to() {
     assert!(matches!(unknown, Err(Refusal::Words(why)) if why.starts_with("no server `away`; it has: files, bare")));
 }
 
-/// Without its originals, a command is still known by what it calls; a URL is not.
+/// Without its originals, a command is still known by its words; a URL is not.
 #[test]
 fn without_originals_only_what_is_known_is_undone() {
     let back = undo(&install(HOST, None).text, None);

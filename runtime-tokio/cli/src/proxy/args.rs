@@ -1,4 +1,4 @@
-//! What a front is told on the command line.
+//! A front's command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -59,7 +59,7 @@ pub(crate) struct ProxyArgs {
     all: bool,
     #[command(flatten)]
     config: ConfigArgs,
-    /// What the server is called in messages and the log [default: its name in the config, else its command or host]
+    /// The server's name in messages and the log [default: its name in the config, else its command or host]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// How long the host's first requests wait for a server that is not there yet
@@ -117,17 +117,17 @@ impl From<ReplayArg> for Replay {
     }
 }
 
-/// How often a server is asked for a sign of life unless its config says otherwise, and how long it may take: a host
-/// waits for a minute, as a rule, and a server that hangs must be found out and replaced within.
+/// Silence after which a server is asked for a sign of life unless its config says otherwise, and time to give one: a
+/// host waits for a minute, as a rule, and a server that hangs must be found out and replaced within.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a server may take to end, after the end of its input, SIGTERM and SIGKILL, unless its config says otherwise.
+/// Time for a server to end after the end of its input, SIGTERM and SIGKILL, unless its config says otherwise.
 /// Hosts end a server that does not end by itself after 2 s each by SIGTERM and SIGKILL: by then nothing must be left
 /// behind the front.
 const CLOSE: [Duration; 3] = [Duration::from_millis(1_500), Duration::from_millis(1_500), Duration::from_millis(500)];
 
-/// What to serve, and how: enough for any number of hosts.
+/// The servers and options of fronts, enough for any number of hosts.
 pub(super) enum Plan {
     One { server: Box<ServerConfig>, options: FrontOptions },
     All { config: FleetConfig, options: FrontAllOptions, each: BTreeMap<Box<str>, FrontOptions> },
@@ -137,7 +137,7 @@ pub(super) enum Plan {
 pub(super) type Session = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Plan {
-    /// What is served calls itself.
+    /// The name of what is served.
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
             Self::One { options, .. } => &options.name,
@@ -170,11 +170,11 @@ impl Plan {
 }
 
 impl ProxyArgs {
-    /// What to serve, and how.
+    /// Makes the plan from the arguments and the config.
     ///
     /// # Errors
     ///
-    /// The exit status, when what is wrong was told.
+    /// The exit status, once the problem was told on stderr.
     pub(super) fn plan(&self) -> Result<Plan, u8> {
         if self.all {
             return self.every_server();
@@ -191,11 +191,11 @@ impl ProxyArgs {
         Ok(Plan::One { server: Box::new(server), options })
     }
 
-    /// Where to record, if anywhere.
+    /// Opens the recording, if one is wanted.
     ///
     /// # Errors
     ///
-    /// The exit status, when what is wrong was told.
+    /// The exit status, once the problem was told on stderr.
     pub(super) fn recording(&self) -> Result<Option<File>, u8> {
         let create = |path: &PathBuf| File::create(path).map_err(|error| unusable(path, "--record <FILE>", &error));
         self.record.as_ref().map(create).transpose()
@@ -217,7 +217,7 @@ impl ProxyArgs {
         Ok(Plan::All { config, options, each })
     }
 
-    /// How the front of one server behaves: as the command line says, else its config.
+    /// The options of one server's front: from the command line, else from its config.
     fn options(&self, name: &str, server: &ServerConfig) -> Result<FrontOptions, u8> {
         let mut options = FrontOptions::default();
         options.name = name.into();
@@ -256,7 +256,7 @@ impl ProxyArgs {
         if let Some(url) = &self.url {
             return Ok((host(url).to_owned(), ServerConfig::new(Endpoint::Http(self.http(url)?))));
         }
-        // Who names a server wants it, whether the config's other users do or not.
+        // A host that names a server wants it, whether the config's other users do or not.
         let name = self.server.clone().unwrap_or_default();
         self.config.load_server(&name).map(|server| (name, server))
     }
@@ -267,7 +267,7 @@ impl ProxyArgs {
             return Err(wrong(&format!("invalid value '{}' for '--url <URL>': {error}", origin(url))));
         }
         for (place, header) in (1..).zip(&self.headers) {
-            // What is wrong with it may be the secret.
+            // The wrong part may be the secret.
             let invalid = |why: &str| wrong(&format!("invalid value for '--header <HEADER>', number {place}: {why}"));
             let (name, value) = header.split_once(':').ok_or_else(|| invalid("write `Name: value`"))?;
             let (name, value) = (name.trim(), expanded(value.trim()).map_err(|why| invalid(&why))?);
@@ -303,7 +303,7 @@ impl ProxyArgs {
     ///
     /// # Errors
     ///
-    /// The exit status, when what is wrong was told.
+    /// The exit status, once the problem was told on stderr.
     pub(super) fn status_socket(&self, name: &Arc<str>, status: FrontStatus) -> Result<Option<StatusSocket>, u8> {
         let Some(path) = &self.status_socket else { return Ok(None) };
         let socket = StatusSocket::open(path, name, status);
@@ -311,7 +311,7 @@ impl ProxyArgs {
     }
 }
 
-/// What a host is best served with, where the config says nothing else.
+/// Sets what suits a host best, where the config says nothing else.
 fn for_host(endpoint: &mut Endpoint) {
     let limit = NonZeroUsize::new(MESSAGE_LIMIT);
     match endpoint {
@@ -329,7 +329,7 @@ fn for_host(endpoint: &mut Endpoint) {
     }
 }
 
-/// A header's value with what the environment has for its variables: a command line is for everybody to see.
+/// Expands the variables in a header's value from the environment: a command line is for everybody to see.
 fn expanded(value: &str) -> Result<String, String> {
     let mut expanded = String::new();
     let mut rest = value;
@@ -359,7 +359,7 @@ fn unusable(path: &Path, option: &str, error: &std::io::Error) -> u8 {
     wrong(&format!("invalid value '{}' for '{option}': {error}", shown(path)))
 }
 
-/// What is different for a server behind a front.
+/// Sets what is different for a server behind a front.
 fn prepare(name: &str, server: &mut ServerConfig) {
     let defaults = ServerConfig::new(server.endpoint.clone()).machine;
     if (server.machine.keepalive(), server.machine.ping_timeout()) == (defaults.keepalive(), defaults.ping_timeout()) {

@@ -18,7 +18,7 @@ pub(super) struct ListenArgs {
     /// Serve any number of hosts at http://ADDRESS/mcp (streamable HTTP), not one on stdin and stdout; port 0 is a free one
     #[arg(long = "listen", value_name = "ADDRESS")]
     pub(super) address: Option<SocketAddr>,
-    /// Who may reach that address: there are no credentials
+    /// The machines that may reach that address: there are no credentials
     #[arg(long, value_enum, default_value_t = ExposeArg::Loopback, requires = "address")]
     expose: ExposeArg,
     /// An origin whose web pages may speak to it, besides those of this machine
@@ -30,7 +30,7 @@ pub(super) struct ListenArgs {
 enum ExposeArg {
     /// This machine
     Loopback,
-    /// Whoever can connect to it
+    /// All that can connect to it
     Any,
 }
 
@@ -61,7 +61,7 @@ pub(super) async fn run(args: &ProxyArgs, address: SocketAddr, signals: &mut Sig
             return ExitCode::from(WRONG);
         }
     };
-    // For whoever waits for it, whatever the log's level.
+    // For scripts that wait for it, whatever the log's level.
     anstream::eprintln!("listening on http://{address}/mcp");
     let (stop, sessions) = (CancellationToken::new(), TaskTracker::new());
     let opener: Opener = {

@@ -16,7 +16,7 @@ pub(crate) use args::ProxyArgs;
 use pipes::Pipes;
 
 impl ProxyArgs {
-    /// Where its log goes: stdout is the host's.
+    /// The place of its log: stdout is the host's.
     pub(crate) fn log(&self) -> log::Target<'_> {
         self.log_file.as_deref().map_or(log::Target::UnreadStderr, log::Target::File)
     }
@@ -44,13 +44,13 @@ pub(crate) async fn run(args: &ProxyArgs) -> ExitCode {
         Ok(socket) => socket,
         Err(status) => return ExitCode::from(status),
     };
-    // A task: what the runtime blocks on is looked at last, and with one more look at the system.
+    // A task: the future that the runtime blocks on is polled last, and after one more look at the system.
     let mut session = tokio::spawn(session);
     let mut pipes = Pipes::connect(host);
     let told_to_end = async {
         let ended = async {
             pipes.end_of_input().await;
-            // What the front has taken by then it may answer, if the host reads.
+            // Messages that the front has taken by then may be answered, if the host reads.
             tokio::time::sleep(pipes::FLUSH_TIMEOUT).await;
         };
         tokio::select! {

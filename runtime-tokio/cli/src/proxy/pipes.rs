@@ -1,6 +1,6 @@
 //! Stdin and stdout as a host's end: a line is a message.
 //!
-//! What the system tells the readiness of is read and written as a task: it costs no message a change of threads. The
+//! Pipes that the system tells the readiness of are read and written as a task: no message costs a change of threads. The
 //! rest is on threads of its own, which the exit does not wait for: a read cannot be called off there.
 
 use std::io::{self, BufRead, Read, Write as _};
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 
 use super::ready::{self, Input};
 
-/// How many bytes a message may have, of either side.
+/// Number of bytes that a message of either side may have.
 pub(super) const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
-/// How long the last messages may take to be read by the host.
+/// Time for the host to read the last messages.
 pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many bytes are read at once.
+/// Number of bytes that are read at once.
 const BUFFER: usize = 64 * 1024;
 
 const INVALID_REQUEST: i32 = -32_600;
@@ -105,7 +105,7 @@ async fn read_ready(
     }
 }
 
-/// Passes lines on until they end or nobody takes them; a line that is too long stops it, and what was read of it is given
+/// Passes lines on until they end or nobody takes them; a line that is too long stops it, and its beginning is given
 /// back.
 async fn pass_on(
     input: &mut (impl AsyncBufRead + Unpin),
@@ -132,7 +132,7 @@ async fn pass_on(
             Err(refusal) => (refuse, refusal),
         };
         if to.send(message).await.is_err() {
-            return None; // whoever writes finds out too
+            return None; // the writer finds out too
         }
     }
 }
@@ -185,12 +185,12 @@ fn read(
             }
         };
         if told.is_err() {
-            return; // whoever writes finds out too
+            return; // the writer finds out too
         }
     }
 }
 
-/// What is left of a line that is not kept.
+/// The rest of a line that is not kept.
 struct RestOfLine<'a> {
     input: &'a mut dyn BufRead,
     ended: bool,
@@ -220,11 +220,11 @@ fn id_in(mut line: impl Read) -> Option<Box<RawValue>> {
         _method: serde::de::IgnoredAny,
     }
     let request: Option<Request> = serde_json::from_reader(&mut line).ok();
-    drop(io::copy(&mut line, &mut io::sink())); // what cannot be read is found out at the next line
+    drop(io::copy(&mut line, &mut io::sink())); // a failure shows again at the next line
     request?.id
 }
 
-/// The answer to what the front is not shown.
+/// The answer to a line that the front is not shown.
 fn refusal(id: Option<&RawValue>, code: i32, why: &str) -> String {
     tracing::warn!("a message of the host was refused: {why}");
     let id = id.unwrap_or(RawValue::NULL);
@@ -232,7 +232,7 @@ fn refusal(id: Option<&RawValue>, code: i32, why: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.get())
 }
 
-/// What the host is told next: by the front, or by whoever reads. Nothing more when the front has ended.
+/// The next message to the host: from the front, or from the reader. Nothing more when the front has ended.
 async fn next(from_front: &mut mpsc::Receiver<Box<str>>, refusals: &mut mpsc::Receiver<Box<str>>) -> Option<Box<str>> {
     tokio::select! {
         biased;
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(id(br#"{"id":7,"method":"#), None);
     }
 
-    /// What is passed on of this input, and what is answered.
+    /// The messages that are passed on of this input, and the answers.
     fn taken(input: &[u8], chunk: usize) -> (Vec<String>, Vec<String>) {
         let (to_front, mut said) = mpsc::channel(8);
         let mut answers = Vec::new();
@@ -306,7 +306,7 @@ mod tests {
         (std::iter::from_fn(|| said.blocking_recv().map(String::from)).collect(), answers)
     }
 
-    /// The same input as a task reads it; and what is left to a thread.
+    /// Like [`taken`], read by a task; and the bytes that are left to a thread.
     async fn passed_on(input: &[u8], chunk: usize) -> (Vec<String>, Vec<String>, Option<Vec<u8>>) {
         let ((to_front, mut said), (refuse, mut refused)) = (mpsc::channel(8), mpsc::channel(8));
         let mut input = tokio::io::BufReader::with_capacity(chunk, input);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_passes_on_what_a_thread_does_and_leaves_a_long_line_whole() {
+    fn a_task_passes_on_as_a_thread_does_and_leaves_a_long_line() {
         let line = "x".repeat(32);
         let input = [b"  {\"a\":1}\r\n\n", line.as_bytes(), b"\n{\"id\":3,\"method\":\"\xff\"}\n"].concat();
         let long = format!("{line}x and more\n{{}}\n").into_bytes();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_utf_8_is_refused_and_never_passed_on_as_something_else() {
+    fn what_is_no_utf_8_is_refused_and_never_passed_on() {
         let (said, answers) = taken(b"{\"id\":3,\"method\":\"\xff\"}\n{}\n", 4_096);
         assert_eq!(said, ["{}"]);
         assert!(answers[0].starts_with(r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32700,"#), "{answers:?}");

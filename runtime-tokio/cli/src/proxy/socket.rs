@@ -1,4 +1,4 @@
-//! The socket on which a running front tells how it stands: whoever connects gets one JSON document, and the end.
+//! The socket on which a running front tells how it stands: each client gets one JSON document, and the end.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Read as _};
@@ -15,7 +15,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// How long either side may take over the document.
+/// Time for either side to pass the document.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The value of `--status-socket` for a socket in the [folder](folder).
 const AUTO: &str = "auto";
@@ -33,7 +33,7 @@ struct Document<'a> {
 /// A socket that answers; when this is dropped it is removed.
 pub(super) struct StatusSocket {
     path: PathBuf,
-    /// Which file it is: another one may have taken its place.
+    /// The file's identity: another one may have taken its place.
     inode: (u64, u64),
     _tasks: JoinSet<()>,
 }
@@ -54,7 +54,7 @@ impl StatusSocket {
             Ok(_) if !is_stale(&path) => {
                 return Err(io::Error::new(ErrorKind::AddrInUse, "another process answers there"));
             }
-            Ok(_) | Err(_) => {} // what is wrong with the path is told by the next step
+            Ok(_) | Err(_) => {} // the next step tells what is wrong with the path
         }
         // In its place only when nobody else can connect any more.
         let nascent = path.with_file_name(format!(".{}", std::process::id()));
@@ -93,13 +93,13 @@ async fn answer(listener: UnixListener, name: Arc<str>, status: FrontStatus) {
         let uptime = began.elapsed().as_secs_f64();
         let document = serde_json::to_vec(&Document { name: &name, pid: std::process::id(), uptime, snapshot });
         clients.spawn(async move {
-            // Whoever does not read gets nothing.
+            // A client that does not read gets nothing.
             drop(timeout(PATIENCE, client.write_all(&document.unwrap_or_default())).await);
         });
     }
 }
 
-/// What the front at this socket says, as JSON text.
+/// Asks the front at this socket; the answer is JSON text.
 ///
 /// # Errors
 ///
@@ -120,7 +120,7 @@ fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// The folder of sockets with names of their own: in the user's folder for what runs.
+/// The folder of sockets with names of their own: in the user's runtime folder.
 pub(crate) fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => PathBuf::from(dir).join("mcp-reconnect"),
@@ -142,7 +142,7 @@ pub(crate) fn sockets() -> io::Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// A path in the [folder](folder), which is made, and rid of what others left.
+/// A path in the [folder](folder), which is made, and rid of stale sockets.
 fn own(name: &str) -> io::Result<PathBuf> {
     let folder = folder();
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;

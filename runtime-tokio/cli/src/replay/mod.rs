@@ -1,4 +1,4 @@
-//! `mcp-reconnect replay`: runs a recorded connection again, and shows what it was told and what it ordered.
+//! `mcp-reconnect replay`: runs a recorded connection again, and shows its inputs and outputs.
 
 mod svg;
 mod timeline;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     match try_run(args) {
         Ok(code) => code,
         Err(error) => {
-            // Who reads no further is not told so.
+            // A reader that has closed the pipe is not told so.
             if error.kind() != io::ErrorKind::BrokenPipe {
                 anstream::eprintln!("error: {error}");
             }
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-/// What records into this file.
+/// A recorder that writes into this file.
 ///
 /// # Errors
 ///

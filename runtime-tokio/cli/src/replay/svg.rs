@@ -1,4 +1,4 @@
-//! The drawing of a replay: states as bands over time, and below them what was dialled, lost, asked.
+//! The drawing of a replay: states as bands over time, and below them dials, losses and requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,14 +10,14 @@ use mcp_reconnect::trace::Turn;
 use super::Played;
 use super::words::{clock, told};
 
-/// Pixels: the labels on the left, the lanes, and what is around them.
+/// Pixels: the labels on the left, the lanes, and the margins.
 const LEFT: u64 = 96;
 const WIDTH: u64 = 1080;
 const RIGHT: u64 = 24;
 const TOP: u64 = 40;
 const LANE: u64 = 26;
 const BAND: u64 = 18;
-/// How wide a letter of a label is, about.
+/// The width of a label's letter, about.
 const LETTER: u64 = 9;
 /// The most labels under the axis.
 const LABELS: u64 = 10;
@@ -146,7 +146,7 @@ impl Drawing {
         self.y += LANE;
     }
 
-    /// From when to when something was what.
+    /// The spans of time in which a value of the snapshot stayed the same.
     fn stretches<T: PartialEq>(
         &self,
         played: &Played<'_>,
@@ -169,7 +169,7 @@ impl Drawing {
 
     fn band(&mut self, from: Timestamp, to: Timestamp, colour: &str, title: &str, text: &str) {
         let (x, y) = (self.x(from), self.y);
-        // What lasts no time is seen as well.
+        // A span without length is seen as well.
         let width = tenths((self.tenths(to) - self.tenths(from)).max(10));
         let times = format!("{title}, {} to {}", clock(to_start(from, self)), clock(to_start(to, self)));
         let title = escape(&times);
@@ -263,7 +263,7 @@ const fn colour(status: Status) -> &'static str {
     }
 }
 
-/// How far the labels of the axis are apart, their unit, and its letter.
+/// The distance between labels of the axis, their unit, and its letter.
 fn step(span: u64) -> (u64, u64, &'static str) {
     const MILLI: u64 = 1_000_000;
     const UNITS: [(u64, &str, &[u64]); 5] = [
@@ -291,7 +291,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     _ = writeln!(text, "{arguments}"); // a string takes everything
 }
 
-/// As XML takes it: control characters, which it does not, are replaced.
+/// Escapes a text for XML; control characters, which XML does not take, are replaced.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

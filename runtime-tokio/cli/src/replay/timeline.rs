@@ -64,7 +64,7 @@ fn rows(played: &Played<'_>) -> Vec<Row> {
     let mut last = None;
     for (turn, row) in played.turns.iter().zip(played.turns.iter().map(row)) {
         match (turn.step.input, rows.last_mut()) {
-            // How far a dial gets in one go is one row.
+            // Stages that a dial reaches in one go are one row.
             (Input::Reached { epoch, flag }, Some(before))
                 if before.orders.is_empty() && last == Some((epoch, turn.step.at)) =>
             {
@@ -99,7 +99,7 @@ const fn style(output: &Output) -> Style {
     }
 }
 
-/// How many rows repeat at the start of these, and how often they come in all: the pattern that covers most.
+/// The number of rows that repeat at the start of these, and how often they come in all: the pattern that covers most.
 fn run(rows: &[Row]) -> (usize, usize) {
     let alike = |one: &Row, other: &Row| {
         one.told.is_like(&other.told)

@@ -8,7 +8,7 @@ use mcp_reconnect::core::{
 };
 use serde_json::{Map, Value};
 
-/// What happened, and what is worth knowing of it; turns that differ in that alone are alike.
+/// An event in words, and its details; turns that differ in details alone are alike.
 pub(super) struct Said {
     what: String,
     detail: String,
@@ -56,7 +56,7 @@ fn span(time: Duration) -> String {
     format!("{:?}", if millis.is_zero() { time } else { millis })
 }
 
-/// What a dial reached, in a word.
+/// The stage that a dial reached, in a word.
 pub(super) const fn flag(flag: ReadyFlag) -> &'static str {
     match flag {
         ReadyFlag::Started => "started",
@@ -66,7 +66,7 @@ pub(super) const fn flag(flag: ReadyFlag) -> &'static str {
     }
 }
 
-/// What the machine was told; `before` is the state it was in, `config` its knobs.
+/// An input of the machine in words; `before` is the state it was in, `config` its settings.
 pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config) -> Said {
     let ago = |then: Timestamp| span(at.since(then));
     let (epoch, mut said) = match *input {
@@ -104,7 +104,7 @@ pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config
     said
 }
 
-/// What the machine ordered or told.
+/// An output of the machine in words.
 pub(super) fn ordered(at: Timestamp, output: &Output) -> Said {
     let left = |then: Timestamp| span(then.since(at));
     match *output {
@@ -149,7 +149,7 @@ fn hint(failure: Failure) -> Option<String> {
     failure.retry_after.map(|after| format!("retry after {}", span(after)))
 }
 
-/// The knobs that are not what they were.
+/// The settings that differ.
 fn changed(old: &Config, new: &Config) -> Vec<String> {
     let (old, new) = (knobs(old), knobs(new));
     let differs = new.iter().filter(|(name, value)| old.get(*name) != Some(value));

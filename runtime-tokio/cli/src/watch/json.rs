@@ -12,9 +12,9 @@ use super::super::signals::Signals;
 use super::file::ConfigFile;
 use super::line::{Entry, entry};
 
-/// How many lines may wait for a reader that is slow; then events wait, and at last are told as missed.
+/// Number of lines that may wait for a slow reader; then events wait, and at last are told as missed.
 const BACKLOG: usize = 64;
-/// How long the last lines may take to be read at the end.
+/// Time for the last lines to be read at the end.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Applies the config, and its versions to come, until a signal comes or nobody reads any more.
@@ -111,6 +111,6 @@ impl Out {
     /// Lets the lines that wait be read.
     async fn end(self) {
         drop(self.lines);
-        drop(timeout(LAST_LINES, self.ended).await); // whoever has not read by then does not read
+        drop(timeout(LAST_LINES, self.ended).await); // a reader that has not read by then does not read
     }
 }

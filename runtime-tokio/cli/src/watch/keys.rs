@@ -1,4 +1,4 @@
-//! What the keys of the table do.
+//! The keys of the table and their actions.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -12,7 +12,7 @@ pub(super) enum Action {
     Quit,
 }
 
-/// What a key asks for, if anything.
+/// The action that a key asks for, if any.
 pub(super) fn action(key: &KeyEvent) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;

@@ -1,4 +1,4 @@
-//! What happens to a fleet, as JSON lines.
+//! Events of a fleet as JSON lines.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Entry {
     }
 }
 
-/// What a fleet tells, and of which server; `None` for what nobody needs to know.
+/// The entry of an event and the server it is about; `None` for an event that nobody needs to know.
 pub(super) fn entry(event: FleetEvent) -> Option<(Option<Arc<str>>, Entry)> {
     match event {
         FleetEvent::Applied { server, outcome } => Some((Some(server), Entry::of_outcome(&outcome))),

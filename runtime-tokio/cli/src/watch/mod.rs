@@ -69,7 +69,7 @@ pub(crate) struct WatchArgs {
 }
 
 impl WatchArgs {
-    /// Where the log goes.
+    /// The place of the log.
     pub(crate) fn log(&self) -> Target<'_> {
         match &self.log_file {
             Some(path) => Target::File(path),
@@ -122,7 +122,7 @@ async fn try_run(args: &WatchArgs) -> Result<(), u8> {
     fleet.shutdown().await;
     match shown {
         Ok(()) => Ok(()),
-        // Who reads no further is not told so.
+        // A reader that has closed the pipe is not told so.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(1),
         Err(error) => Err(failed(&error)),
     }

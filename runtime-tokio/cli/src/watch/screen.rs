@@ -17,9 +17,9 @@ use super::file::ConfigFile;
 use super::keys::{Action, action};
 use super::table::View;
 
-/// How often the table is drawn at most: events come in crowds.
+/// Shortest time between two drawings of the table: events come in crowds.
 const FRAME: Duration = Duration::from_millis(50);
-/// How often it is drawn while a time on it runs.
+/// Time between two drawings while a time on the table runs.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Applies the config, and its versions to come, until the user or a signal ends it. The terminal is then as it was.
@@ -89,7 +89,7 @@ fn act(fleet: &Fleet, view: &mut View, file: &ConfigFile, action: Action) {
     }
 }
 
-/// Makes the fleet what the config says; one that is wrong changes nothing.
+/// Applies the config to the fleet; a wrong one changes nothing.
 fn apply(fleet: &Fleet, view: &mut View, version: Result<Parsed, ConfigErrors>) {
     let words = |kind: &str, problem: &mcp_reconnect::config::Problem| format!("{kind}: {problem}");
     view.notices = match version {

@@ -1,4 +1,4 @@
-//! What the table looks like.
+//! The layout of the table.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState, 
 
 use super::super::text::{age, countdown, named, printable, spoken, state};
 
-/// How many columns the last failure has at least, before others make room for it.
+/// Columns that the last failure has at least, before others make room for it.
 const FAILURE_WIDTH: usize = 24;
-/// How wide a server's name may be shown.
+/// Columns that a server's name may have.
 const NAME_WIDTH: usize = 24;
-/// How many lines the details of the selected server have, their frame included.
+/// Lines of the selected server's details, their frame included.
 const DETAILS: u16 = 6;
-/// How many notices are shown; the rest are counted.
+/// Number of notices shown; the rest are counted.
 const NOTICES: usize = 8;
 
 const KEYS: &str = "up/down select  w wake  p park  r reload  q quit";
 
-/// What is to be shown.
+/// The content of the table.
 pub(super) struct View {
-    /// Which config it is.
+    /// The config's path, as it is shown.
     file: String,
-    /// How the servers stand, by name.
+    /// The servers' states, by name.
     pub(super) servers: Vec<ServerStatus>,
-    /// What there is to say beside that: of the config, and of the user's last wish.
+    /// Lines beside that: about the config, and about the user's last key.
     pub(super) notices: Vec<String>,
     selected: Option<Arc<str>>,
     table: TableState,
 }
 
-/// A column: its title, how wide it is, how readily it makes room (the highest first; 0 never), what it says.
+/// A column: title, width, readiness to make room (the highest first; 0 never), and cells.
 struct Column {
     title: &'static str,
     width: usize,
@@ -116,7 +116,7 @@ impl View {
         }
     }
 
-    /// Where the selected server is: where its name is now, or the first.
+    /// The row of the selected server: that of its name, or the first.
     fn place(&self) -> Option<usize> {
         let found = self.servers.iter().position(|server| Some(&server.name) == self.selected.as_ref());
         found.or_else(|| (!self.servers.is_empty()).then_some(0))

@@ -1,4 +1,4 @@
-//! The command `mcp-reconnect`, as a user runs it: real processes, real signals.
+//! `mcp-reconnect demo`, as a user runs it, and the arguments of the command.
 
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::TcpListener;

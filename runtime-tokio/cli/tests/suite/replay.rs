@@ -1,4 +1,4 @@
-//! `mcp-reconnect replay`, as a user runs it. `UPDATE=1` writes what it prints anew.
+//! `mcp-reconnect replay`, as a user runs it. `UPDATE=1` writes its output anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A recorded life with most of what can happen, which the library's own tests read too.
+/// A recorded connection with most kinds of events, which the library's own tests read too.
 const TOUR: &str = include_str!("../../../tests/suite/trace/tour.jsonl");
 const HEADER: &str = r#"{"format":"mcp-reconnect-trace","version":1,"name":"x","seed":1,"start":0}"#;
 
@@ -15,7 +15,7 @@ fn tour() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/suite/trace/tour.jsonl")
 }
 
-/// The folder of what is printed and drawn of it.
+/// The folder of expected outputs.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/replay")
 }

@@ -18,11 +18,11 @@ use crate::demo::stage::Stage;
 pub(in crate::demo) const ENDPOINT: &str = "/mcp";
 
 const SESSION_ID: &str = "mcp-session-id";
-/// How long the head of a request may be, and its body, in bytes.
+/// Limits of a request's head and body, in bytes.
 const HEAD_LIMIT: u64 = 64 * 1024;
 const BODY_LIMIT: u64 = 16 * 1024 * 1024;
 
-/// Says on stdout where it listens, then serves until stdin ends: whoever started it holds the other end.
+/// Says on stdout where it listens, then serves until stdin ends: the starter holds the other end.
 pub(super) fn serve(address: SocketAddr, stage: Stage) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     println!("{}", listener.local_addr()?);
@@ -94,7 +94,7 @@ impl Server {
         Ok(answer.header(SESSION_ID, &session))
     }
 
-    /// The session of a request, or what it gets without a good one.
+    /// The session of a request, or the answer to one without a good session.
     fn gate<'a>(&self, request: &'a Request) -> Result<&'a str, Response> {
         match request.session.as_deref() {
             Some(session) if self.sessions().contains(session) => Ok(session),

@@ -1,4 +1,4 @@
-//! Arbitrary files of hosts, in arbitrary layouts: what is installed works, and can be undone.
+//! Arbitrary files of hosts, in arbitrary layouts: an installation works, and can be undone.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ impl Json {
     }
 }
 
-/// What may stand between tokens.
+/// Blanks and comments that may stand between tokens.
 const PLAIN: [&str; 7] = ["", " ", "\n", "\n  ", "\n    ", "\r\n\t", "  "];
 const COMMENTED: [&str; 8] = [
     "",
@@ -218,7 +218,7 @@ proptest! {
         prop_assert_eq!(&back.text, &host);
         prop_assert_eq!(back.originals, Originals::Remove);
 
-        // The same server by server, for the file was changed since.
+        // Undone server by server, for the file was changed since.
         let edited = format!("{}// edited\n", plan.text);
         let back = undo(&edited, Some(&host));
         prop_assert!(back.text == format!("{host}// edited\n"), "{}", back.text);
@@ -238,7 +238,7 @@ proptest! {
         }
     }
 
-    /// Whatever is done one by one is as what is done at once.
+    /// Installing servers one by one gives the file of installing them at once.
     #[test]
     fn what_is_installed_in_steps_is_undone_to_the_byte(host in host_text()) {
         let whole = installed(&host)?;

@@ -48,7 +48,7 @@ fn a_server_that_fails_is_told_with_state_class_and_cause() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_waited_for_no_longer_than_asked_and_others_are_not_tried_again() {
+fn a_silent_server_is_waited_for_as_asked_and_no_other_retried() {
     let silent = "echo $$ >>\"$PIDS/silent\"; while read -r line; do :; done";
     let broken = "echo $$ >>\"$PIDS/broken\"; read -r line; exit 4";
     let home = Home::new(&json!({

@@ -189,7 +189,7 @@ fn the_backup_is_a_config_that_reaches_what_was_there() {
 }
 
 #[test]
-fn no_secret_is_printed_and_none_of_a_url_gets_onto_a_command_line() {
+fn no_secret_is_printed_and_none_of_a_url_is_on_a_command_line() {
     let folder = Folder::new(TEN);
     let mut all = vec![folder.run(&["--dry-run"]), folder.run(&[])];
     let text = folder.text();
@@ -391,7 +391,7 @@ fn a_folder_that_may_not_be_written_is_as_it_was() {
     assert_eq!((folder.text(), folder.names()), (TEN.to_owned(), vec!["mcp.json".to_owned()]));
 }
 
-/// A file whose change is more than a pipe holds: who installs it waits until it is read.
+/// A file with a change longer than a pipe holds: the command waits until it is read.
 fn long() -> String {
     let servers: Vec<_> = (0..2_000).map(|at| format!("    \"server {at}\": {{ \"command\": \"server\" }}")).collect();
     format!("{{\n  \"mcpServers\": {{\n{}\n  }}\n}}\n", servers.join(",\n"))

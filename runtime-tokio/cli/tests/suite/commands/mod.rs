@@ -1,4 +1,4 @@
-//! The commands over a config, as a user runs them: real servers in shell, real signals, exit statuses.
+//! The commands over a config, with real servers in shell.
 
 mod call;
 mod check;
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A server that does what the name of a tool says. Its process id is put into the file `$PIDS/$NAME` before it answers
+/// A server whose tools do as their names say. Its process id is put into the file `$PIDS/$NAME` before it answers
 /// anything; each later one of the same name is appended.
 const SERVER: &str = r#"
 reply() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
@@ -48,7 +48,7 @@ while read -r line; do
 done
 "#;
 
-/// A directory with a config and what its servers leave.
+/// A directory with a config and the traces of its servers.
 struct Home {
     dir: TempDir,
 }

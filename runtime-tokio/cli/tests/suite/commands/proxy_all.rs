@@ -159,7 +159,7 @@ fn what_cannot_be_served_is_told() {
 
 /// The host that starts this for one server wants it; whether it is disabled for others is nothing to it.
 #[test]
-fn a_server_that_is_named_serves_though_it_is_disabled_and_others_are_wrong() {
+fn a_named_server_serves_though_disabled_and_others_are_wrong() {
     let home = Home::new(&json!({}));
     let mut servers = home.servers(&json!({ "a": "shell" }));
     servers["a"]["disabled"] = json!(true);

@@ -10,7 +10,7 @@ use super::{Done, Home};
 
 const SECRET: &str = "hunter2hunter2";
 
-/// A server behind HTTP that is there, with what is secret to it and to one in shell.
+/// A config with secrets: of a server behind HTTP that is there, and of one in shell.
 fn home(port: &str) -> Home {
     let home = Home::new(&json!({}));
     let mut servers = home.servers(&json!({ "shell": "shell" }));

@@ -22,7 +22,7 @@ impl Watch {
         Self { child, lines }
     }
 
-    /// Reads up to the first event for which this holds; that, and what came before it.
+    /// Reads up to the first event for which this holds; that event, and those before it.
     fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> (Value, Vec<Value>) {
         let mut before = Vec::new();
         for line in &mut self.lines {
@@ -90,7 +90,7 @@ fn a_server_that_is_killed_comes_back() {
 }
 
 #[test]
-fn changes_of_the_config_are_applied_and_a_broken_one_changes_nothing() {
+fn a_changed_config_is_applied_and_a_broken_one_is_not() {
     let home = Home::new(&json!({ "a": "shell" }));
     let mut watch = Watch::start(&home, &["watch", "--json", "--status-every", "50ms"]);
     watch.until_state("a", "ready");
