@@ -283,13 +283,15 @@ pub(crate) fn member<'a>(members: &[(Cow<'_, str>, &'a RawValue)], name: &str) -
     members.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
 }
 
-/// The value of the first member of this name, of what may be an object.
+/// The value of the first member of this name, if this is an object.
+#[cfg(feature = "front")]
 pub(crate) fn member_of<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     let Object(members) = serde_json::from_str(object.get()).ok()?;
     member(&members, name)
 }
 
-/// The same, where it is a string.
+/// The text of the first member of this name, if it is a string.
+#[cfg(feature = "front")]
 pub(crate) fn text_of(object: &RawValue, name: &str) -> Option<String> {
     member_of(object, name).and_then(string).map(Cow::into_owned)
 }

@@ -71,6 +71,7 @@ impl TakenBack {
     }
 
     /// Whether both are of the same request.
+    #[cfg(feature = "front")]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
