@@ -29,7 +29,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it should have happened by now")
 }
 
-/// The command of the package beside this one; `cargo test --workspace` builds it.
+/// The command of the package `mcp-reconnect-cli`; `cargo test --workspace` builds it.
 fn program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_fake-server")).with_file_name("mcp-reconnect");
     assert!(program.exists(), "cargo build --workspace --all-features");

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 /// Time for either side to pass the document.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The value of `--status-socket` for a socket in the [folder](folder).
+/// The value of `--status-socket` for a socket in the [`folder`].
 const AUTO: &str = "auto";
 
 #[derive(Serialize)]
@@ -128,7 +128,7 @@ pub(crate) fn folder() -> PathBuf {
     }
 }
 
-/// The sockets in the [folder](folder), by name.
+/// The sockets in the [`folder`], by name.
 pub(crate) fn sockets() -> io::Result<Vec<PathBuf>> {
     let files = match fs::read_dir(folder()) {
         Ok(files) => files,
@@ -142,7 +142,7 @@ pub(crate) fn sockets() -> io::Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// A path in the [folder](folder), which is made, and rid of stale sockets.
+/// A path in the [`folder`], which is made, and rid of stale sockets.
 fn own(name: &str) -> io::Result<PathBuf> {
     let folder = folder();
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
