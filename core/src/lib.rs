@@ -77,7 +77,7 @@
 //! # Features
 //!
 //! - `serde`: [`Config`], [`Input`], [`Output`], [`State`], [`Snapshot`] and what they are made of.
-//! - `testing`: the generator of random walks and the checker of these rules, for tests and fuzzers.
+//! - `testing`: normal forms of a machine's states, for the model check.
 #![no_std]
 
 mod backoff;
@@ -90,13 +90,13 @@ mod gate;
 mod id;
 mod input;
 mod machine;
+#[cfg(feature = "testing")]
+pub mod normal;
 mod output;
 pub mod replay;
 mod rng;
 mod snapshot;
 mod state;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod time;
 
 pub use breaker::Breaker;

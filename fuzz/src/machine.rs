@@ -1,6 +1,6 @@
 //! The machine under inputs that are drawn from bytes.
 
-use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+use mcp_reconnect_checker::{Checker, Rules, Walk};
 use mcp_reconnect_core::{ConnectionMachine, Input, Outputs, Timestamp, WakeCause};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -32,7 +32,7 @@ impl Outlook {
 mod tests {
     use std::time::Duration;
 
-    use mcp_reconnect_core::testing::Walk;
+    use mcp_reconnect_checker::Walk;
     use mcp_reconnect_core::{Config, ConnectionMachine, Epoch, Input, ReadyFlag, Want};
     use proptest::collection::vec;
     use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! The model check: every state that a small [`ConnectionMachine`](mcp_reconnect_core::ConnectionMachine) can come to,
 //! whatever is done to it and whenever, and every step from there.
 //!
-//! The machine is the real one. What is checked of each step are the rules in [`mcp_reconnect_core::testing`], and of each
+//! The machine is the real one. What is checked of each step are the rules in [`mcp_reconnect_checker`], and of each
 //! state that a server which has become healthy is Ready again. The environment is hostile: any input of a slice's
 //! alphabet in any state, of any epoch, at once, when something is due, late and very late.
 //!

@@ -1,15 +1,15 @@
-//! The machine up to what no later step can tell apart: for the model check.
+//! What the model check does to a machine.
 
 use super::{ConnectionMachine, PingSupport, Purpose, WakeCause};
 use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::id::Epoch;
-use crate::rng::Rng;
+use crate::normal::{Draw, Frame, View};
 use crate::snapshot::Stats;
-use crate::testing::{Frame, View};
 
 impl ConnectionMachine {
-    pub(crate) fn normalise(&mut self, frame: &Frame) {
+    /// Makes this machine the one that stands for all that no later step tells apart from it.
+    pub fn normalise(&mut self, frame: &Frame) {
         let view = View::new(frame, self.now, self.epoch);
         self.state = view.state(self.state);
         self.status = view.status(self.status);
@@ -28,24 +28,28 @@ impl ConnectionMachine {
             *until = view.due(*until);
         }
         self.stats = Stats::ZERO;
-        self.now = view.now();
+        self.now = View::NOW;
         self.since = self.now; // only ever told
     }
 
-    pub(crate) const fn newest(&self) -> Option<Epoch> {
+    /// The epoch of the last dial.
+    pub const fn newest(&self) -> Option<Epoch> {
         self.epoch
     }
 
-    pub(crate) const fn set_rng(&mut self, rng: Rng) {
-        self.rng = rng;
+    /// Decides the next draw of the jitter, where at most three values are possible.
+    pub const fn draw(&mut self, draw: Draw) {
+        self.rng = draw.rng();
     }
 
-    pub(crate) const fn set_pings(&mut self, pings: PingSupport) {
+    /// Sets what is known about the server's pings.
+    pub const fn set_pings(&mut self, pings: PingSupport) {
         self.pings = pings;
     }
 
-    /// The same machine with a breaker under these knobs that has seen nothing.
-    pub(crate) fn with_breaker_of(&self, config: Config) -> Self {
+    /// A copy with these knobs, and a breaker that has seen nothing.
+    #[must_use]
+    pub fn with_breaker_of(&self, config: Config) -> Self {
         Self { config, breaker: Breaker::CLOSED, ..self.clone() }
     }
 }

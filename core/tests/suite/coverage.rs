@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+use mcp_reconnect_checker::{Checker, Rules, Walk};
 use mcp_reconnect_core::{Breaker, Event, Input, Liveness, Output, State, Status, Then};
 
 const WALKS: u64 = 4_000;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+use mcp_reconnect_checker::{Checker, Rules, Walk};
 use mcp_reconnect_core::{
     Config, ConfigError, ConnectionMachine, DialGate, FailureClass, Input, Memory, Output, ParkReason, PingSupport,
     ReadyFlags, State, Status, Timestamp, WakeCause,

@@ -1,6 +1,6 @@
-//! One property per rule: random walks, each step checked by the rule's function in `mcp_reconnect_core::testing`.
+//! One property per rule: random walks, each step checked by the rule's function in `mcp_reconnect_checker`.
 
-use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+use mcp_reconnect_checker::{Checker, Rules, Walk};
 use mcp_reconnect_core::{Input, ParkReason, ReadyFlags, State, Status, Timestamp, WakeCause};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mcp_reconnect_core::testing::{Checker, Rules};
+use mcp_reconnect_checker::{Checker, Rules};
 use mcp_reconnect_core::{
     Admission, Config, Epoch, Event, Failure, FailureClass, Input, Output, ReadyFlags, Snapshot, State, Status,
     Timestamp,

@@ -3,7 +3,7 @@
 use std::io::{self, BufReader, Read};
 use std::num::NonZeroU64;
 
-use mcp_reconnect::core::testing::Walk;
+use mcp_reconnect_checker::Walk;
 use mcp_reconnect::core::{Input, Timestamp};
 use mcp_reconnect::trace::{self, Answer, Entry, Header, MAX_LINE, Step, Trace, TraceError};
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mcp_reconnect_core::testing::{Checker, Rules};
+use mcp_reconnect_checker::{Checker, Rules};
 use mcp_reconnect_core::{Config, Input, Outputs, Snapshot, Timestamp};
 
 use super::Answer;

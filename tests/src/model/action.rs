@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use mcp_reconnect_core::testing::{Checker, Draw};
+use mcp_reconnect_checker::{Checker, Draw};
 use mcp_reconnect_core::{
     Config, ConnectionMachine, Epoch, Failure, Input, ReadyFlag, ReadyFlags, State, Timestamp, WakeCause,
 };

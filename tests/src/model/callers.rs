@@ -7,7 +7,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use mcp_reconnect_core::testing::{Checker, Draw, Frame};
+use mcp_reconnect_checker::{Checker, Draw, Frame};
 use mcp_reconnect_core::{
     Admission, Config, Epoch, Failure, FailureClass, Input, Output, State, Timestamp, WakeCause, Want,
 };

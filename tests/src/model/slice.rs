@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mcp_reconnect_core::testing::{Checker, Frame};
+use mcp_reconnect_checker::{Checker, Frame};
 use mcp_reconnect_core::{Config, ConfigBuilder, Failure, FailureClass, ReadyFlag, ReadyFlags, Timestamp, WakeCause};
 
 use super::action::What::{

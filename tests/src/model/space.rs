@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use mcp_reconnect_core::testing::{Checker, Draw, Frame, Rules};
+use mcp_reconnect_checker::{Checker, Draw, Frame, Rules};
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
 use super::action::{Action, actions};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mcp_reconnect_core::testing::{Checker, Rules};
+use mcp_reconnect_checker::{Checker, Rules};
 use mcp_reconnect_core::{Config, ConfigBuilder, Epoch, State, Status};
 
 use super::super::dice::Dice;

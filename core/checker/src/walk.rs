@@ -1,12 +1,8 @@
 use core::time::Duration;
 
-use crate::config::Config;
-use crate::failure::{Failure, FailureClass};
-use crate::id::Epoch;
-use crate::input::{Input, WakeCause};
-use crate::machine::ConnectionMachine;
-use crate::state::{ReadyFlag, ReadyFlags, State};
-use crate::time::Timestamp;
+use mcp_reconnect_core::{
+    Config, ConnectionMachine, Epoch, Failure, FailureClass, Input, ReadyFlag, ReadyFlags, State, Timestamp, WakeCause,
+};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -380,5 +376,5 @@ fn missing(ready: ReadyFlags) -> ReadyFlag {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    crate::time::nanos(duration)
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,4 @@
-use crate::config::Config;
-use crate::input::Input;
-use crate::machine::ConnectionMachine;
-use crate::output::Outputs;
-use crate::time::Timestamp;
+use mcp_reconnect_core::{Config, ConfigBuilder, ConnectionMachine, Input, Outputs, Timestamp};
 
 use super::model::{Expected, Model, Step};
 use super::rules;
@@ -70,7 +66,7 @@ impl Checker {
     pub fn new(config: Config, seed: u64, now: Timestamp, rules: Rules) -> Self {
         let machine = ConnectionMachine::new(config, seed, now);
         let other = if config.breaker_strikes() == u8::MAX { 1 } else { u8::MAX };
-        let patient = crate::config::ConfigBuilder::from(config).breaker_strikes(other).build();
+        let patient = ConfigBuilder::from(config).breaker_strikes(other).build();
         Self {
             twin: rules.contains(4).then(|| machine.clone()),
             patient: patient

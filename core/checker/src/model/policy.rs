@@ -2,11 +2,9 @@
 
 use core::time::Duration;
 
-use crate::failure::{Failure, FailureClass};
-use crate::input::WakeCause;
-use crate::output::{Admission, CloseCause, Refusal};
-use crate::state::{ParkReason, Status};
-use crate::time::Timestamp;
+use mcp_reconnect_core::{
+    Admission, CloseCause, Failure, FailureClass, ParkReason, Refusal, Status, Timestamp, WakeCause,
+};
 
 use super::{Expected, Model, Pace, Phase, Plan, Step, Why, Window};
 
@@ -130,7 +128,7 @@ impl Model {
     }
 
     /// `min_dial_interval` after the last dial.
-    pub(in super::super) fn soonest(&self) -> Timestamp {
+    pub(crate) fn soonest(&self) -> Timestamp {
         self.last.map_or(self.now, |(_, at)| self.now.max(at + self.config.min_dial_interval()))
     }
 
@@ -139,7 +137,7 @@ impl Model {
     }
 
     /// R14: whether a caller may bring the next dial forward.
-    pub(in super::super) fn heeds_callers(&self) -> bool {
+    pub(crate) fn heeds_callers(&self) -> bool {
         let parked = matches!(self.parked, None | Some(ParkReason::Exhausted | ParkReason::Flapping));
         parked && self.class != Some(FailureClass::RateLimited)
     }

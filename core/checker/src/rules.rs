@@ -3,10 +3,7 @@
 mod dialling;
 mod session;
 
-use crate::input::Input;
-use crate::output::{Event, Output};
-use crate::state::Status;
-use crate::time::Timestamp;
+use mcp_reconnect_core::{Epoch, Event, Input, Output, Status, Timestamp};
 
 use super::checker::Look;
 use super::model::{Pace, Plan, Sure};
@@ -20,7 +17,7 @@ pub(super) const ALL: [fn(&Look<'_>); 24] = [
     r24,
 ];
 
-const fn epoch_of(input: Input) -> Option<crate::id::Epoch> {
+const fn epoch_of(input: Input) -> Option<Epoch> {
     match input {
         Input::Reached { epoch, .. }
         | Input::Lost { epoch, .. }

@@ -1,10 +1,10 @@
-//! For tests and fuzzers: random inputs that reach every corner ([`Walk`]), and a machine whose every step is checked
-//! against the rules ([`Checker`]).
+//! The rules of [`mcp_reconnect_core`] as checks, for tests and fuzzers: random inputs that reach every corner ([`Walk`]), and
+//! a machine whose every step is compared with what the rules want ([`Checker`]).
 //!
 //! # Examples
 //!
 //! ```
-//! use mcp_reconnect_core::testing::{Checker, Rules, Walk};
+//! use mcp_reconnect_checker::{Checker, Rules, Walk};
 //!
 //! let bytes = [0x5a; 400];
 //! let mut walk = Walk::new(&bytes);
@@ -14,6 +14,7 @@
 //! }
 //! ```
 
+#![no_std]
 #![allow(clippy::wildcard_enum_match_arm, reason = "each check looks at a few kinds of outputs and states")]
 
 mod checker;
@@ -23,5 +24,5 @@ mod rules;
 mod walk;
 
 pub use checker::{Checker, Rules};
-pub use normal::{Draw, Frame, View};
+pub use mcp_reconnect_core::normal::{Draw, Frame, View};
 pub use walk::Walk;

@@ -1,9 +1,6 @@
 //! Liveness, rest and the breaker: R18 to R21, R24.
 
-use crate::config::Config;
-use crate::failure::FailureClass;
-use crate::output::CloseCause;
-use crate::time::Timestamp;
+use mcp_reconnect_core::{CloseCause, Config, FailureClass, Timestamp};
 
 use super::{Asked, Expected, Model, Pace, Phase, Plan, Step, Sure, Window};
 

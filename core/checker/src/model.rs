@@ -5,14 +5,10 @@ mod policy;
 
 use core::time::Duration;
 
-use crate::config::Config;
-use crate::failure::FailureClass;
-use crate::id::Epoch;
-use crate::input::Input;
-use crate::output::{Admission, CloseCause, Event, Output, Outputs};
-use crate::snapshot::Snapshot;
-use crate::state::{Liveness, ParkReason, ReadyFlag, State, Status};
-use crate::time::Timestamp;
+use mcp_reconnect_core::{
+    Admission, CloseCause, Config, Epoch, Event, FailureClass, Input, Liveness, Output, Outputs, ParkReason, ReadyFlag,
+    Snapshot, State, Status, Timestamp,
+};
 
 /// One call of the machine, as seen from outside.
 #[derive(Clone, Copy, Debug)]

@@ -1,38 +1,37 @@
-//! Machines up to what no later step can tell apart, so that the states of a model check are finitely many.
+//! For the model check: machines up to what no later step can tell apart, so that their states are finitely many, and the
+//! jitter in its hands. The methods are those of [`ConnectionMachine`](crate::ConnectionMachine) that need the private state;
+//! the rules, and the checker that tries them, are in the package `mcp-reconnect-checker`.
 //!
 //! Times are counted from now, and where only an age's reaching some knob matters, it stops there; of several old times
 //! whose order matters the order is kept. The newest epoch always has the same number. Counters stop where the step that
 //! they stand for is the longest. Failures that no rule tells apart once they are noted are one. What is only told (stats,
 //! since when) is dropped.
 
-use core::hash::{Hash, Hasher};
 use core::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::config::{Config, ConfigBuilder};
+use crate::config::Config;
 use crate::failure::FailureClass;
 use crate::id::Epoch;
 use crate::output::{Admission, Event, Output};
 use crate::rng::Rng;
-use crate::state::{Liveness, PingSupport, State, Status, Then};
+use crate::state::{Liveness, State, Status, Then};
 use crate::time::{Timestamp, nanos};
-
-use super::checker::Checker;
-use super::model::{Model, Pace, Phase};
-
-/// The number of the newest epoch, and the time that is now.
-const NEWEST: u64 = 3;
-const NOW: Timestamp = Timestamp::from_nanos(1 << 62);
 
 /// How far back times matter, and where counters cease to.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    pub(crate) stable: Duration,
-    pub(crate) pace: Duration,
-    pub(crate) outage: Duration,
+    /// The age from which a session is proven.
+    pub stable: Duration,
+    /// The age from which a dial holds no other back.
+    pub pace: Duration,
+    /// The age from which an outage parks.
+    pub outage: Duration,
     reach: Duration,
-    pub(crate) ladder: u32,
-    pub(crate) probes: u8,
+    /// The failures from which the ladder has its longest step.
+    pub ladder: u32,
+    /// The probes from which the interval between them is the longest.
+    pub probes: u8,
 }
 
 impl Frame {
@@ -69,7 +68,13 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub(crate) const fn new(frame: &'a Frame, now: Timestamp, newest: Option<Epoch>) -> Self {
+    /// The time that is now.
+    pub const NOW: Timestamp = Timestamp::from_nanos(1 << 62);
+    /// The number of the newest epoch.
+    pub const NEWEST: u64 = 3;
+
+    /// Names that hold at this time, while `newest` is the epoch of the last dial.
+    pub const fn new(frame: &'a Frame, now: Timestamp, newest: Option<Epoch>) -> Self {
         Self { frame, now, newest }
     }
 
@@ -99,31 +104,29 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(crate) const fn now(&self) -> Timestamp {
-        NOW
-    }
-
     /// A time that is over, as far back as `matters`.
-    pub(crate) fn past(&self, at: Timestamp, matters: Duration) -> Timestamp {
+    pub fn past(&self, at: Timestamp, matters: Duration) -> Timestamp {
         ago(self.now.since(at).min(matters))
     }
 
     /// A time that comes, or has come.
-    pub(crate) fn due(&self, at: Timestamp) -> Timestamp {
-        NOW + at.since(self.now)
+    pub fn due(&self, at: Timestamp) -> Timestamp {
+        Self::NOW + at.since(self.now)
     }
 
-    /// The same where one that has come is none.
-    pub(crate) fn future(&self, at: Option<Timestamp>) -> Option<Timestamp> {
+    /// A time that comes; `None` where it has come.
+    pub fn future(&self, at: Option<Timestamp>) -> Option<Timestamp> {
         at.filter(|at| *at > self.now).map(|at| self.due(at))
     }
 
-    pub(crate) fn epoch(&self, epoch: Epoch) -> Epoch {
+    /// The epoch's number, counted back from the newest.
+    pub fn epoch(&self, epoch: Epoch) -> Epoch {
         let older = self.newest.map_or(0, |newest| newest.get().saturating_sub(epoch.get()));
-        Epoch::new(NEWEST.saturating_sub(older)).unwrap_or(Epoch::FIRST)
+        Epoch::new(Self::NEWEST.saturating_sub(older)).unwrap_or(Epoch::FIRST)
     }
 
-    pub(crate) fn status(&self, status: Status) -> Status {
+    /// The status with its epoch's number.
+    pub fn status(&self, status: Status) -> Status {
         match status {
             Status::Ready(epoch) => Status::Ready(self.epoch(epoch)),
             Status::Idle | Status::Connecting | Status::TransientFailure | Status::Parked(_) | Status::Shutdown => {
@@ -133,7 +136,7 @@ impl<'a> View<'a> {
     }
 
     /// Once it is noted, a failure counts as a rate limit or as any other.
-    pub(crate) const fn class(class: FailureClass) -> FailureClass {
+    pub const fn class(class: FailureClass) -> FailureClass {
         match class {
             FailureClass::RateLimited => class,
             FailureClass::Transport
@@ -145,7 +148,8 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(crate) fn state(&self, state: State) -> State {
+    /// The state with its times counted from now, and its epoch's number.
+    pub fn state(&self, state: State) -> State {
         match state {
             State::Idle | State::Shutdown => state,
             State::Connecting { epoch, deadline, ready } => {
@@ -167,11 +171,11 @@ impl<'a> View<'a> {
                     Liveness::Asked { since, .. } => Some(since),
                 };
                 let [inbound, oldest, question] = self.ranked([Some(inbound), oldest, question]);
-                let asked = question.unwrap_or(NOW);
+                let asked = question.unwrap_or(Self::NOW);
                 State::Ready {
                     epoch: self.epoch(epoch),
                     since: self.past(since, self.frame.stable),
-                    inbound: inbound.unwrap_or(NOW),
+                    inbound: inbound.unwrap_or(Self::NOW),
                     oldest,
                     liveness: match liveness {
                         Liveness::Off => Liveness::Off,
@@ -191,7 +195,7 @@ impl<'a> View<'a> {
     }
 
     /// Times whose order among themselves matters even where all are older than anything that is reported.
-    fn ranked<const N: usize>(&self, times: [Option<Timestamp>; N]) -> [Option<Timestamp>; N] {
+    pub fn ranked<const N: usize>(&self, times: [Option<Timestamp>; N]) -> [Option<Timestamp>; N] {
         let age = |at: Timestamp| self.now.since(at);
         let reach = self.frame.reach;
         times.map(|at| {
@@ -214,60 +218,7 @@ impl<'a> View<'a> {
 }
 
 fn ago(age: Duration) -> Timestamp {
-    Timestamp::from_nanos(NOW.as_nanos() - nanos(age))
-}
-
-impl Model {
-    fn normalise(&mut self, frame: &Frame) {
-        let view = View::new(frame, self.now, self.last.map(|(epoch, _)| epoch));
-        self.phase = match self.phase {
-            Phase::Nothing => Phase::Nothing,
-            Phase::Dialling { epoch, deadline, flags } => {
-                Phase::Dialling { epoch: view.epoch(epoch), deadline: view.due(deadline), flags }
-            }
-            Phase::Up { epoch, since } => Phase::Up { epoch: view.epoch(epoch), since: view.past(since, frame.stable) },
-            Phase::Closing { epoch, deadline } => {
-                Phase::Closing { epoch: view.epoch(epoch), deadline: view.due(deadline) }
-            }
-        };
-        if let Some(next) = &mut self.next {
-            next.from = view.due(next.from);
-            next.to = view.due(next.to);
-            next.pace = Pace::AtOnce; // which rule speaks, not what it says
-        }
-        self.last = self.last.map(|(epoch, at)| (view.epoch(epoch), view.past(at, frame.pace)));
-        self.ladder = self.ladder.min(frame.ladder);
-        self.outage = self.outage.map(|at| view.past(at, frame.outage));
-        self.hint_until = view.future(self.hint_until);
-        self.class = self.class.map(View::class);
-        self.demand = view.future(self.demand);
-        self.probes = self.probes.min(frame.probes.into());
-        self.open_until = self.open_until.map(|at| view.due(at));
-        let pings = &mut self.pings;
-        if pings.answered || pings.refused {
-            pings.verdicts = 0;
-        }
-        pings.answered &= !pings.refused;
-        if let Some(life) = &mut self.life {
-            let question = life.asked.map(|asked| asked.since).or(life.resumed);
-            let [heard, open, question] = view.ranked([Some(life.heard), life.open, question]);
-            life.heard = heard.unwrap_or(NOW);
-            life.open = open;
-            let question = question.unwrap_or(NOW);
-            if let Some(asked) = &mut life.asked {
-                asked.since = question;
-                asked.deadline = view.due(asked.deadline);
-            }
-            life.resumed = life.resumed.map(|_| question);
-            life.ask = life.ask.map(|(from, to)| (view.due(from), view.due(to)));
-            life.rest_at = life.rest_at.map(|at| view.due(at));
-            life.renew_at = life.renew_at.map(|at| view.due(at));
-        }
-        self.status = view.status(self.status);
-        // The newest epoch is dead, or the one before: that there was none before the first changes nothing.
-        self.dead = self.last.and(self.dead.map(|epoch| view.epoch(epoch)).or(Epoch::new(NEWEST - 1)));
-        self.now = view.now();
-    }
+    Timestamp::from_nanos(View::NOW.as_nanos() - nanos(age))
 }
 
 /// What the jitter draws in the next step: the range is cut in three.
@@ -282,7 +233,7 @@ pub enum Draw {
 }
 
 impl Draw {
-    const fn rng(self) -> Rng {
+    pub(crate) const fn rng(self) -> Rng {
         let third = match self {
             Self::Least => 0,
             Self::Middle => 1,
@@ -293,91 +244,5 @@ impl Draw {
             seed += 1;
         }
         Rng::new(seed)
-    }
-}
-
-impl Checker {
-    /// Makes this checker, its machine and what its rules know, the one that stands for all that no later step tells
-    /// apart from it.
-    pub fn normalise(&mut self, frame: &Frame) {
-        self.machine.normalise(frame);
-        self.model.normalise(frame);
-        if let Some(patient) = &mut self.patient {
-            let config = self.machine.config();
-            let strikes = patient.config().breaker_strikes();
-            let other = ConfigBuilder::from(*config).breaker_strikes(strikes).build().unwrap_or(*config);
-            *patient = self.machine.with_breaker_of(other);
-        }
-    }
-
-    /// Times and epochs as this checker's normalised twin names them.
-    pub const fn view<'a>(&self, frame: &'a Frame) -> View<'a> {
-        View::new(frame, self.now(), self.newest())
-    }
-
-    /// The last time that it was told.
-    pub const fn now(&self) -> Timestamp {
-        self.model.now
-    }
-
-    /// The epoch of the last dial.
-    pub const fn newest(&self) -> Option<Epoch> {
-        self.machine.newest()
-    }
-
-    /// Decides the next draw of the jitter, where at most three values are possible.
-    pub const fn draw(&mut self, draw: Draw) {
-        let rng = draw.rng();
-        self.machine.set_rng(rng);
-        if let Some(patient) = &mut self.patient {
-            patient.set_rng(rng);
-        }
-    }
-
-    /// The server is known to refuse pings.
-    #[must_use]
-    pub const fn without_pings(mut self) -> Self {
-        self.machine.set_pings(PingSupport::Refuses);
-        if let Some(patient) = &mut self.patient {
-            patient.set_pings(PingSupport::Refuses);
-        }
-        self.model.pings.refused = true;
-        self
-    }
-
-    /// A number for what the machine and its rules know; another one for another state, but for one chance in 2^64.
-    pub fn fingerprint(&self) -> u64 {
-        let mut words = Words(0);
-        self.machine.hash(&mut words);
-        self.model.hash(&mut words);
-        words.finish()
-    }
-}
-
-/// The folded products of the words of a state.
-struct Words(u64);
-
-impl Words {
-    const fn word(&mut self, word: u64) {
-        let product = (self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) as u128 * 0xbf58_476d_1ce4_e5b9;
-        self.0 = (product as u64 ^ (product >> 64) as u64).rotate_left(23);
-    }
-}
-
-impl Hasher for Words {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            self.word(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.word(word);
     }
 }

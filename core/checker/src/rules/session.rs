@@ -1,13 +1,12 @@
 //! A session's life, calls, and the end: R18 to R24.
 
-use crate::input::Input;
-use crate::output::{Admission, CloseCause, Event, Output, Outputs, Refusal};
-use crate::snapshot::Want;
-use crate::state::{Liveness, State, Status};
+use mcp_reconnect_core::{
+    Admission, Breaker, CloseCause, Event, FailureClass, Input, Liveness, Output, Outputs, Refusal, State, Status, Want,
+};
 
 use super::{dials, paced, parks};
-use crate::testing::checker::Look;
-use crate::testing::model::{Pace, Phase, Plan, Sure};
+use crate::checker::Look;
+use crate::model::{Pace, Phase, Plan, Sure};
 
 /// `Resumed`: Ready sessions are asked, waits are taken as a caller's, and the outage clock starts again.
 pub(super) fn r18(look: &Look<'_>) {
@@ -66,7 +65,7 @@ pub(super) fn r19(look: &Look<'_>) {
         assert!(wanted, "R19: pinged {pinged}, not {:?}: {:?}", look.want.ping, look.before.life);
     }
     if let Phase::Up { .. } = look.before.phase {
-        let verdict = CloseCause::Failed(crate::FailureClass::Unresponsive);
+        let verdict = CloseCause::Failed(FailureClass::Unresponsive);
         let given = step.close().is_some_and(|(_, cause)| cause == verdict);
         let lost = matches!(step.input, Input::Lost { .. });
         let due = look.want.close == Some(verdict);
@@ -109,8 +108,8 @@ pub(super) fn r21(look: &Look<'_>) {
     let changed = step.breaker();
     assert!(changed == look.want.breaker, "R21: the breaker changed to {changed:?}, not {:?}", look.want.breaker);
     let open = match step.after.breaker {
-        crate::Breaker::Open { until } => Some(until),
-        crate::Breaker::Closed { strikes } => {
+        Breaker::Open { until } => Some(until),
+        Breaker::Closed { strikes } => {
             let expected = look.after.strikes;
             assert!(strikes == expected, "R21: {strikes} strikes, not {expected}");
             None
@@ -123,7 +122,7 @@ pub(super) fn r21(look: &Look<'_>) {
 }
 
 /// The second half of R21: but for answers and its own events, a machine with another breaker does the same.
-pub(in super::super) fn breaker_leaves_dialling_alone(one: &Outputs, other: &Outputs) {
+pub(crate) fn breaker_leaves_dialling_alone(one: &Outputs, other: &Outputs) {
     let orders = |output: &Output| !matches!(output, Output::Admit(_) | Output::Event(Event::BreakerChanged { .. }));
     let same = one.iter().filter(orders).eq(other.iter().filter(orders)) && one.wake_at() == other.wake_at();
     assert!(same, "R21: the breaker changed what is ordered: {one:?}, {other:?}");

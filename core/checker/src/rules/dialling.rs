@@ -1,13 +1,10 @@
 //! One live epoch, and when it is dialled: R5 to R17.
 
-use crate::input::Input;
-use crate::output::{Admission, Output};
-use crate::snapshot::Want;
-use crate::state::{ParkReason, State, Status};
+use mcp_reconnect_core::{Admission, Epoch, FailureClass, Input, Output, ParkReason, State, Status, Want};
 
 use super::{dials, like_a_tick, paced, parks};
-use crate::testing::checker::Look;
-use crate::testing::model::{Pace, Phase, Plan, Why};
+use crate::checker::Look;
+use crate::model::{Pace, Phase, Plan, Why};
 
 /// Nothing is stuck: a deadline in every state that waits, left when it passes; `Connect` and `Wake` dial.
 pub(super) fn r05(look: &Look<'_>) {
@@ -114,9 +111,9 @@ pub(super) fn r10(look: &Look<'_>) {
         Phase::Up { epoch, .. } => Some(epoch),
         _ => None,
     };
-    let newest = look.after.last.map_or(crate::id::Epoch::FIRST, |(epoch, _)| epoch);
-    let older = crate::id::Epoch::new(newest.get() - 1).unwrap_or(newest);
-    for than in [older, newest, newest.next()] {
+    let newest = look.after.last.map_or(Epoch::FIRST, |(epoch, _)| epoch);
+    let near = |number| Epoch::new(number).unwrap_or(newest);
+    for than in [near(newest.get() - 1), newest, near(newest.get() + 1)] {
         let got = snapshot.admission(Want::SessionAfter(than), look.step.now);
         let go = up.filter(|epoch| *epoch > than && look.after.open_until.is_none());
         match (got, go) {
@@ -171,14 +168,14 @@ pub(super) fn r12(look: &Look<'_>) {
         let until = look.after.hint_until;
         assert!(until.is_none_or(|until| until <= look.step.now), "R12: dialled before the hint is over, {until:?}");
     }
-    if look.after.class == Some(crate::FailureClass::RateLimited)
+    if look.after.class == Some(FailureClass::RateLimited)
         && let (Some(before), Some(after)) =
             (look.machine.snapshot().state.next_dial(), look.step.after.state.next_dial())
         && matches!(look.step.input, Input::Connect { .. } | Input::Resumed)
     {
         assert!(before == after, "R12: demand moved the dial of a rate-limited server from {before:?} to {after:?}");
     }
-    if look.want.failure == Some(crate::FailureClass::RateLimited) && look.before.parked.is_none() {
+    if look.want.failure == Some(FailureClass::RateLimited) && look.before.parked.is_none() {
         parks(look, "R12");
     }
 }
