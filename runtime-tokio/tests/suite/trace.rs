@@ -3,9 +3,9 @@
 use std::io::{self, BufReader, Read};
 use std::num::NonZeroU64;
 
-use mcp_reconnect_checker::Walk;
 use mcp_reconnect::core::{Input, Timestamp};
 use mcp_reconnect::trace::{self, Answer, Entry, Header, MAX_LINE, Step, Trace, TraceError};
+use mcp_reconnect_checker::Walk;
 use proptest::prelude::*;
 
 /// A recorded life with most of what can happen.

@@ -1,7 +1,7 @@
 //! A machine and its normalised twin do the same: what makes the states of a check stand for all others.
 
-use mcp_reconnect_core::Output;
 use mcp_reconnect_checker::Draw;
+use mcp_reconnect_core::Output;
 
 use super::action::{Action, What, actions};
 use super::slice::Slice;
