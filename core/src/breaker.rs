@@ -51,7 +51,7 @@ impl Breaker {
         match *self {
             Self::Closed { .. } => true,
             Self::Open { until } if until <= now => {
-                *self = Self::Open { until: now + open };
+                *self = Self::Open { until: now + open }; // R21
                 true
             }
             Self::Open { .. } => false,

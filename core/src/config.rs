@@ -4,7 +4,7 @@ use core::time::Duration;
 use crate::time::nanos;
 
 /// No knob may be longer: with time capped at half its range, no deadline can then saturate.
-pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600); // R2
 
 const MILLISECOND: u64 = 1_000_000;
 

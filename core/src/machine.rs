@@ -121,15 +121,16 @@ impl ConnectionMachine {
     /// Within a step: the input, then what is due, then the answer to a [`Connect`](Input::Connect), then at most one
     /// [`StatusChanged`](Event::StatusChanged).
     pub fn handle(&mut self, now: Timestamp, input: Input) -> Outputs {
-        self.now = self.now.max(now.min(Timestamp::MAX));
+        self.now = self.now.max(now.min(Timestamp::MAX)); // R3
         let mut out = Outputs::new();
         self.on_input(input, &mut out);
-        self.fire_due(&mut out);
+        self.fire_due(&mut out); // R3
         if let Input::Connect { until } = input {
-            out.push(Output::Admit(self.admit(until)));
+            out.push(Output::Admit(self.admit(until))); // R22
         }
         self.announce(&mut out);
         out.wake_at = self.next_timeout();
+        // R2
         debug_assert!(out.wake_at.is_none_or(|at| at > self.now), "a timer that is due must leave its state: {self:?}");
         out
     }
@@ -173,20 +174,20 @@ impl ConnectionMachine {
             Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
             Input::Lost { epoch, failure } => {
                 if self.is_up(epoch) {
-                    self.note_verdict(failure.class);
+                    self.note_verdict(failure.class); // R8
                     let then = self.plan(failure, out);
                     self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
                 }
             }
             Input::Gone { epoch, failure } => {
                 if self.is_up(epoch) {
-                    self.note_verdict(failure.class);
+                    self.note_verdict(failure.class); // R8
                     let then = self.plan(failure, out);
                     self.enter_after(then);
                 } else if let State::Closing { epoch: live, then, .. } = self.state
                     && live == epoch
                 {
-                    self.enter_after(then);
+                    self.enter_after(then); // R7
                 }
             }
             Input::Traffic { epoch, inbound, answered, oldest } => {
@@ -199,7 +200,7 @@ impl ConnectionMachine {
 
     /// Whether this is the live epoch, and not being closed.
     fn is_up(&self, epoch: Epoch) -> bool {
-        self.state.live_epoch() == Some(epoch) && !matches!(self.state, State::Closing { .. })
+        self.state.live_epoch() == Some(epoch) && !matches!(self.state, State::Closing { .. }) // R1
     }
 
     fn on_reached(&mut self, epoch: Epoch, flag: ReadyFlag, out: &mut Outputs) {
@@ -207,10 +208,10 @@ impl ConnectionMachine {
         if live != epoch {
             return;
         }
-        let deadline = if ready.is_empty() { self.now + self.start_timeout } else { deadline };
+        let deadline = if ready.is_empty() { self.now + self.start_timeout } else { deadline }; // R7
         let ready = ready.with(flag);
         if ready.is_complete() {
-            self.enter_ready(epoch, out);
+            self.enter_ready(epoch, out); // R9
         } else {
             self.state = State::Connecting { epoch, deadline, ready };
         }
@@ -261,6 +262,7 @@ impl ConnectionMachine {
     }
 
     fn on_shutdown(&mut self, out: &mut Outputs) {
+        // R23
         match self.state {
             State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
                 self.withdraw(out);
@@ -287,7 +289,7 @@ impl ConnectionMachine {
                 State::Connecting { epoch, deadline, ready } if deadline <= now => {
                     self.on_start_timeout(epoch, ready, out);
                 }
-                State::Closing { deadline, then, .. } if deadline <= now => self.enter_after(then),
+                State::Closing { deadline, then, .. } if deadline <= now => self.enter_after(then), // R7
                 State::TransientFailure { retry_at } if retry_at <= now => self.dial(out),
                 State::Parked { probe_at: Some(at) } if at <= now => self.dial_parked(out),
                 State::Ready { .. } => self.on_ready_due(out),
@@ -305,7 +307,7 @@ impl ConnectionMachine {
         if let State::Ready { epoch, .. } = self.state
             && self.breaker.admit(self.now, self.config.breaker_open())
         {
-            return Admission::Go(epoch);
+            return Admission::Go(epoch); // R21
         }
         let admission = self.snapshot_with_status().admission(Want::Session, until);
         if matches!(admission, Admission::Wait { .. }) {
@@ -317,7 +319,7 @@ impl ConnectionMachine {
     fn announce(&mut self, out: &mut Outputs) {
         let status = self.visible_status();
         if status != self.status {
-            self.status = status;
+            self.status = status; // R17
             self.since = self.now;
             out.push(Output::Event(Event::StatusChanged { status, failure: self.failure }));
         }
@@ -331,7 +333,7 @@ impl ConnectionMachine {
     const fn visible_status(&self) -> Status {
         match (self.state, self.parked) {
             (State::Closing { then: Then::Shutdown, .. } | State::Shutdown, _) => Status::Shutdown,
-            (_, Some(reason)) => Status::Parked(reason),
+            (_, Some(reason)) => Status::Parked(reason), // R17
             (State::Idle | State::Closing { then: Then::Rest, .. }, None) => Status::Idle,
             (State::Connecting { .. }, None) => Status::Connecting,
             (State::Ready { epoch, .. }, None) => Status::Ready(epoch),
@@ -343,13 +345,13 @@ impl ConnectionMachine {
 
     fn withdraw(&mut self, out: &mut Outputs) {
         if self.published {
-            self.published = false;
+            self.published = false; // R16
             out.push(Output::Withdraw);
         }
     }
 
     fn enter_closing(&mut self, epoch: Epoch, cause: CloseCause, then: Then, out: &mut Outputs) {
         out.push(Output::Close { epoch, cause });
-        self.state = State::Closing { epoch, deadline: self.now + self.config.close_timeout(), then };
+        self.state = State::Closing { epoch, deadline: self.now + self.config.close_timeout(), then }; // R7
     }
 }

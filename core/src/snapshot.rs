@@ -88,13 +88,14 @@ impl Snapshot {
     ///
     /// An open breaker is always a refusal here; only the machine lets the one caller through.
     pub fn admission(&self, want: Want, until: Timestamp) -> Admission {
+        // R22
         let parked = match self.status {
             Status::Parked(reason) => Some(reason),
             Status::Idle | Status::Connecting | Status::Ready(_) | Status::TransientFailure | Status::Shutdown => None,
         };
         match self.state {
             State::Ready { epoch, .. } => match (want, self.breaker) {
-                (Want::SessionAfter(old), _) if epoch <= old => Admission::Wait { next: None },
+                (Want::SessionAfter(old), _) if epoch <= old => Admission::Wait { next: None }, // R10
                 (_, Breaker::Closed { .. }) => Admission::Go(epoch),
                 (_, Breaker::Open { until }) => Admission::Refuse { why: Refusal::BreakerOpen, retry_at: Some(until) },
             },

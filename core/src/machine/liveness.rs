@@ -15,7 +15,7 @@ impl ConnectionMachine {
         self.failure = None;
         self.published = true;
         self.stats.sessions += 1;
-        out.push(Output::Publish { epoch });
+        out.push(Output::Publish { epoch }); // R16
         self.close_breaker(out);
         self.state = State::Ready {
             epoch,
@@ -42,7 +42,7 @@ impl ConnectionMachine {
         if let State::Ready { since, .. } = self.state
             && self.now.since(since) >= self.config.stable_after()
         {
-            self.failures = 0;
+            self.failures = 0; // R13
             self.outage_since = None;
             self.probe_doublings = 0;
             self.stats.failures_in_a_row = 0;
@@ -70,7 +70,7 @@ impl ConnectionMachine {
             Liveness::Quiet { ask_at } => *liveness = Liveness::Quiet { ask_at: ask_at.max(next) },
             Liveness::Verify { resumed, .. } if heard < resumed => {}
             Liveness::Asked { since, .. } if heard < since => {}
-            Liveness::Verify { .. } => *liveness = self.pings.watch(next),
+            Liveness::Verify { .. } => *liveness = self.pings.watch(next), // R19
             Liveness::Asked { .. } => {
                 self.pings = self.pings.answered();
                 *liveness = self.pings.watch(next);
@@ -91,12 +91,13 @@ impl ConnectionMachine {
             Liveness::Asked { since, deadline, missed, .. } if inbound <= sent => {
                 self.watch(Liveness::Asked { since, deadline, missed, prompted: true });
             }
+            // R20
             Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } if inbound <= sent => self.ask(true, out),
             Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
         }
         self.stats.no_replies += 1;
         if self.breaker.strike(self.now, self.config.breaker_strikes(), self.config.breaker_open()) {
-            self.stats.breaker_opened += 1;
+            self.stats.breaker_opened += 1; // R21
             let open_until = Some(self.now + self.config.breaker_open());
             out.push(Output::Event(Event::BreakerChanged { open_until }));
         }
@@ -113,14 +114,15 @@ impl ConnectionMachine {
 
     pub(super) fn on_resumed(&mut self) {
         if let Some(since) = &mut self.outage_since {
-            *since = self.now;
+            *since = self.now; // R18
         }
         match &mut self.state {
             State::Ready { liveness, .. } if self.pings != PingSupport::Mute => {
                 let spread = self.rng.up_to(nanos(self.config.redial_spread()));
+                // R18
                 *liveness = Liveness::Verify { ask_at: self.now + Duration::from_nanos(spread), resumed: self.now };
             }
-            State::TransientFailure { .. } | State::Parked { .. } => self.bring_forward(),
+            State::TransientFailure { .. } | State::Parked { .. } => self.bring_forward(), // R18
             State::Idle | State::Connecting { .. } | State::Ready { .. } | State::Closing { .. } | State::Shutdown => {}
         }
     }
@@ -130,7 +132,7 @@ impl ConnectionMachine {
         if let State::Ready { rest_at: Some(at), .. } = &mut self.state
             && let Some(idle) = self.config.idle_timeout()
         {
-            *at = (*at).max(when + idle);
+            *at = (*at).max(when + idle); // R24
         }
     }
 
@@ -142,9 +144,10 @@ impl ConnectionMachine {
             Liveness::Quiet { ask_at } if due(ask_at) && oldest.is_some() => {
                 self.watch(Liveness::Quiet { ask_at: self.now + self.config.keepalive() });
             }
-            Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => self.ask(false, out),
+            Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => self.ask(false, out), // R19
             Liveness::Asked { since, deadline, missed, prompted } if due(deadline) => {
                 if oldest.is_some_and(|sent| sent < since) {
+                    // R19
                     // A server that works on a call may be too busy to answer.
                     let deadline = self.now + self.config.ping_timeout();
                     self.watch(Liveness::Asked { since, deadline, missed, prompted });
@@ -162,6 +165,7 @@ impl ConnectionMachine {
         let later = self.now + self.config.keepalive();
         let State::Ready { rest_at, renew_at, .. } = &mut self.state else { return };
         match (rest_at, renew_at) {
+            // R24
             (Some(at), _) | (_, Some(at)) if *at <= self.now && oldest.is_some() => *at = later,
             (Some(at), _) if *at <= self.now => {
                 self.leave_ready();
@@ -180,7 +184,7 @@ impl ConnectionMachine {
     pub(super) fn note_verdict(&mut self, class: FailureClass) {
         if let (FailureClass::Unresponsive, State::Ready { liveness, .. }) = (class, self.state) {
             let prompted = matches!(liveness, Liveness::Asked { prompted: true, .. });
-            self.pings = self.pings.silent(prompted);
+            self.pings = self.pings.silent(prompted); // R19
         }
     }
 

@@ -50,7 +50,7 @@ impl ConnectionMachine {
             }
         };
         if let Purpose::Wake(_) = self.purpose {
-            self.failures = self.failures.saturating_add(1);
+            self.failures = self.failures.saturating_add(1); // R11
             self.parked = self.parked.map(|_| reason);
             return Then::Retry { at: self.wake_time() };
         }
@@ -59,19 +59,20 @@ impl ConnectionMachine {
         }
         let limited = failure.class == FailureClass::RateLimited;
         let wait = if was_ready && begins_outage {
+            // R13
             let spread = if failure.class == FailureClass::Transport { nanos(self.config.redial_spread()) } else { 0 };
             Duration::from_nanos(self.rng.up_to(spread))
         } else {
             let demanded = !limited && self.demand.is_some_and(|until| until > self.now);
-            let cap = if demanded { nanos(self.config.demand_interval()) } else { u64::MAX };
+            let cap = if demanded { nanos(self.config.demand_interval()) } else { u64::MAX }; // R14
             let ladder = Backoff { first: nanos(self.config.backoff()), max: nanos(self.config.backoff_max()) };
-            let wait = ladder.wait(self.failures, cap, &mut self.rng);
+            let wait = ladder.wait(self.failures, cap, &mut self.rng); // R12
             self.failures = self.failures.saturating_add(1);
             wait
         };
         let at = self.no_earlier(self.now + wait);
         match self.outage_since {
-            Some(since) if at > since + self.config.park_after() && !limited => self.park(reason, out),
+            Some(since) if at > since + self.config.park_after() && !limited => self.park(reason, out), // R16
             Some(_) | None => Then::Retry { at },
         }
     }
@@ -83,7 +84,7 @@ impl ConnectionMachine {
         self.stats.failures_in_a_row += 1;
         if let Some(hint) = failure.retry_after {
             self.hint.longest = self.hint.longest.max(hint.min(self.config.retry_after_max()));
-            self.hint.until = self.hint.until.max(Some(self.now + self.hint.longest));
+            self.hint.until = self.hint.until.max(Some(self.now + self.hint.longest)); // R12
         }
         let begins = self.outage_since.is_none() && failure.class != FailureClass::RateLimited;
         if begins {
@@ -105,7 +106,7 @@ impl ConnectionMachine {
             (Then::Retry { at }, None) => State::TransientFailure { retry_at: at },
             (Then::Retry { at }, Some(_)) => State::Parked { probe_at: Some(at) },
             (Then::Park, reason) => {
-                let probes = reason.is_some_and(ParkReason::probes);
+                let probes = reason.is_some_and(ParkReason::probes); // R5
                 State::Parked { probe_at: probes.then(|| self.probe_time()) }
             }
             (Then::Rest, _) => State::Idle,
@@ -117,14 +118,14 @@ impl ConnectionMachine {
     pub(super) fn probe_time(&mut self) -> Timestamp {
         let probe = Backoff { first: nanos(self.config.park_probe()), max: nanos(self.config.park_probe_max()) };
         let interval = probe.step(self.probe_doublings.into());
-        let late = self.rng.up_to(interval / 5);
+        let late = self.rng.up_to(interval / 5); // R17
         self.no_earlier(self.now + Duration::from_nanos(interval + late))
     }
 
     /// A parked server's timer: its own probe, unless a caller or a wake brought the dial forward.
     pub(super) fn dial_parked(&mut self, out: &mut Outputs) {
         if self.purpose == Purpose::Schedule {
-            self.probe_doublings = self.probe_doublings.saturating_add(1);
+            self.probe_doublings = self.probe_doublings.saturating_add(1); // R17
             self.stats.probes += 1;
         }
         self.dial(out);
@@ -132,20 +133,20 @@ impl ConnectionMachine {
 
     /// The only place that dials.
     pub(super) fn dial(&mut self, out: &mut Outputs) {
-        let epoch = self.epoch.map_or(Epoch::FIRST, Epoch::next);
-        let interactive = self.purpose == Purpose::Wake(WakeCause::Operator);
+        let epoch = self.epoch.map_or(Epoch::FIRST, Epoch::next); // R6
+        let interactive = self.purpose == Purpose::Wake(WakeCause::Operator); // R17
         self.purpose = Purpose::Schedule;
         self.epoch = Some(epoch);
         self.dialled = Some(self.now);
         self.stats.dials += 1;
         out.push(Output::Dial { epoch, timeout: self.start_timeout, interactive });
         let deadline = self.now + self.config.connect_timeout_max();
-        self.state = State::Connecting { epoch, deadline, ready: ReadyFlags::default() };
+        self.state = State::Connecting { epoch, deadline, ready: ReadyFlags::default() }; // R9
     }
 
     pub(super) fn on_start_timeout(&mut self, epoch: Epoch, ready: ReadyFlags, out: &mut Outputs) {
         if !ready.is_empty() {
-            self.start_timeout = (self.start_timeout * 2).min(self.config.connect_timeout_max());
+            self.start_timeout = (self.start_timeout * 2).min(self.config.connect_timeout_max()); // R15
         }
         let then = self.plan(FailureClass::StartTimeout.into(), out);
         self.enter_closing(epoch, CloseCause::Failed(FailureClass::StartTimeout), then, out);
@@ -153,9 +154,9 @@ impl ConnectionMachine {
 
     pub(super) fn on_connect(&mut self) {
         match self.state {
-            State::Idle => self.state = State::TransientFailure { retry_at: self.wake_time() },
+            State::Idle => self.state = State::TransientFailure { retry_at: self.wake_time() }, // R5
             State::Closing { epoch, deadline, then: Then::Rest } => {
-                self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } };
+                self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } }; // R11
             }
             State::Ready { .. } => self.used(self.now),
             State::Connecting { .. }
@@ -174,7 +175,7 @@ impl ConnectionMachine {
         {
             return;
         }
-        let soon = self.no_earlier(self.after_last_dial(self.config.demand_interval()));
+        let soon = self.no_earlier(self.after_last_dial(self.config.demand_interval())); // R14
         match &mut self.state {
             State::TransientFailure { retry_at: at }
             | State::Parked { probe_at: Some(at) }
@@ -199,7 +200,7 @@ impl ConnectionMachine {
 
     pub(super) fn on_wake(&mut self, cause: WakeCause) {
         match self.state {
-            State::Ready { .. } | State::Shutdown | State::Closing { then: Then::Shutdown, .. } => return,
+            State::Ready { .. } | State::Shutdown | State::Closing { then: Then::Shutdown, .. } => return, // R11
             State::Connecting { .. } => {}
             State::Idle | State::TransientFailure { .. } | State::Parked { .. } | State::Closing { .. } => {
                 if self.parked == Some(ParkReason::Requested) {
@@ -220,6 +221,7 @@ impl ConnectionMachine {
             State::Closing { epoch, deadline, .. } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at } };
             }
+            // R5
             State::Idle | State::TransientFailure { .. } | State::Parked { .. } => self.enter_after(Then::Retry { at }),
             State::Connecting { .. } | State::Ready { .. } | State::Shutdown => {}
         }
@@ -227,7 +229,7 @@ impl ConnectionMachine {
 
     /// When a dial may come that nothing but the pace holds back.
     pub(super) fn wake_time(&self) -> Timestamp {
-        self.after_last_dial(self.config.min_dial_interval())
+        self.after_last_dial(self.config.min_dial_interval()) // R14
     }
 
     fn after_last_dial(&self, interval: Duration) -> Timestamp {
@@ -236,6 +238,6 @@ impl ConnectionMachine {
 
     /// `at`, put off by the pace and by the server's hint.
     fn no_earlier(&self, at: Timestamp) -> Timestamp {
-        at.max(self.wake_time()).max(self.hint.until.unwrap_or(self.now))
+        at.max(self.wake_time()).max(self.hint.until.unwrap_or(self.now)) // R12, R14
     }
 }
