@@ -56,7 +56,8 @@
 //!
 //! # Guarantees
 //!
-//! Each is a property, checked on random walks by the test that is named (`tests/suite/rules.rs`).
+//! Each is a property, checked on random walks by the test that is named (`tests/suite/rules.rs`). [`rules`]
+//! has them in full.
 //!
 //! - No input in any state panics or fails; a report of an epoch that is over does nothing: `r01`.
 //! - [`Outputs::wake_at`] is later than now, or `None`; waking early changes nothing: `r02`. A clock that stalls, jumps
@@ -95,6 +96,8 @@ pub mod normal;
 mod output;
 pub mod replay;
 mod rng;
+#[doc = include_str!("../docs/rules.md")]
+pub mod rules {}
 mod snapshot;
 mod state;
 mod time;
