@@ -1,6 +1,5 @@
-//! For the model check: machines up to what no later step can tell apart, so that their states are finitely many, and the
-//! jitter in its hands. The methods are those of [`ConnectionMachine`](crate::ConnectionMachine) that need the private state;
-//! the rules, and the checker that tries them, are in the package `mcp-reconnect-checker`.
+//! Normal forms for the model check: machines up to what no later step can tell apart, so that their states are finitely
+//! many. Also its choice of the jitter. The rules themselves are checked by the package `mcp-reconnect-checker`.
 //!
 //! Times are counted from now, and where only an age's reaching some knob matters, it stops there; of several old times
 //! whose order matters the order is kept. The newest epoch always has the same number. Counters stop where the step that

@@ -18,8 +18,8 @@ use crate::control::{STDERR_WAIT, Server};
 /// The frame limit of a [`ServerCommand`] unless it sets another: 16 MiB.
 pub const DEFAULT_FRAME_LIMIT: usize = 16 * 1024 * 1024;
 
-/// What a server inherits of this process's environment when [`ServerCommand::clean_env`] is set; a name that ends in
-/// `*` stands for all that begin like it.
+/// The variables of this process's environment that a server inherits when [`ServerCommand::clean_env`] is set; a name that
+/// ends in `*` stands for all that begin like it.
 pub const CLEAN_ENV: [&str; 9] = ["HOME", "LANG", "LC_*", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"];
 
 /// Where `execvp` looks when there is no `PATH`.
@@ -175,7 +175,7 @@ impl ServerCommand {
         wrong(denied.unwrap_or_else(|| format!("not found in PATH {path:?}")))
     }
 
-    /// What the kernel said, in terms of the config.
+    /// The kernel's error, in terms of the config.
     fn not_started(&self, path: &Path, error: &io::Error) -> SpawnError {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let hint = match errno {
@@ -189,7 +189,7 @@ impl ServerCommand {
     }
 }
 
-/// Want of resources passes; a file that cannot be executed stays so until somebody changes it.
+/// Want of resources passes; a file that cannot be executed stays so until it is changed.
 fn class_of(errno: Errno) -> FailureClass {
     match errno {
         Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::TXTBSY => FailureClass::Transport,

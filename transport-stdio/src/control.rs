@@ -47,7 +47,7 @@ impl Server {
         let (Some(pid), Some(stdin), Some(stdout), Some(mut stderr)) =
             (pid, child.stdin().take(), child.stdout().take(), child.stderr().take())
         else {
-            // All three pipes were asked for, and nobody waited for the process yet.
+            // All three pipes were asked for, and the process was not waited for yet.
             return Err(child.start_kill().err().unwrap_or_else(|| io::Error::other("the child has no pid or pipes")));
         };
         let (close, closed) = watch::channel(false);
@@ -108,7 +108,7 @@ pub struct ServerControl {
     // Any number of tasks may drive these at once, and none holds up another.
     exit: Shared<BoxFuture<'static, Option<ExitStatus>>>,
     stderr: Shared<BoxFuture<'static, ()>>,
-    /// What the server writes to stdout after its reader was dropped.
+    /// The server's stdout, after its reader was dropped.
     unread: Shared<BoxFuture<'static, ()>>,
     tail: Arc<Tail>,
     traffic: Arc<Traffic>,
@@ -124,19 +124,20 @@ impl ServerControl {
 
     /// Waits until the process that was started has ended, and reaps it; others of its group may live on.
     ///
-    /// `None` if the status is not known because somebody else reaped the process. Cancel safe; any number of callers.
+    /// `None` if the status is not known because another part of the program reaped the process. Cancel safe; any number
+    /// of callers.
     pub async fn exited(&self) -> Option<ExitStatus> {
         self.exit.clone().await
     }
 
-    /// How the server ended, with what it has written to stderr by now; `None` while nobody knows of an end.
+    /// How the server ended, with what it has written to stderr by now; `None` while no end is known.
     pub fn exit(&self) -> Option<Exit> {
         self.exit.peek().map(|&status| Exit { status, stderr: self.stderr_tail() })
     }
 
     /// Reads stderr until its end, which comes when the last process that holds it has ended.
     ///
-    /// Somebody has to drive this while the server lives, or the server freezes when the pipe is full. Cancel safe; any
+    /// It has to be driven while the server lives, or the server freezes when the pipe is full. Cancel safe; any
     /// number of callers. [`close`](Self::close) does it too.
     pub async fn drain_stderr(&self) {
         self.stderr.clone().await;
@@ -166,7 +167,7 @@ impl ServerControl {
 
     /// Kills the whole group now.
     ///
-    /// Idempotent; takes no lock and waits for nothing. Signals nobody once the group is known to be gone.
+    /// Idempotent; takes no lock and waits for nothing. Signals nothing once the group is known to be gone.
     pub fn kill(&self) {
         self.group.signal(Signal::KILL);
     }
@@ -179,7 +180,7 @@ impl ServerControl {
     /// tell when a group is empty, so it is looked at up to eight times in either of these graces; a zombie that its init
     /// is slow to reap counts as a member.
     ///
-    /// Stdin is the [`FrameWriter`]'s: it gives up a stuck write by itself, and whoever owns it drops it when
+    /// Stdin is the [`FrameWriter`]'s: it gives up a stuck write by itself, and its owner drops it when
     /// [`FrameWriter::closed`] says so. Where that is not done, the server sees no end of input and gets SIGTERM.
     ///
     /// Cancel safe: another call starts the ladder anew.
@@ -292,7 +293,7 @@ impl AsyncRead for ServerStdout {
 impl Drop for ServerStdout {
     fn drop(&mut self) {
         if let (Some(pipe), Some(give_back)) = (self.pipe.take(), self.give_back.take()) {
-            // Without a control nobody wants it, and it is closed.
+            // Without a control it is not wanted any more, and is closed.
             drop(give_back.send(pipe));
         }
     }

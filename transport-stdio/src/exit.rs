@@ -11,7 +11,7 @@ const SHOWN_CHARS: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The exit status of the process that was started; `None` if it is not known, because the process withstood
-    /// SIGKILL for the whole grace (it sits in the kernel) or somebody else reaped it.
+    /// SIGKILL for the whole grace (it sits in the kernel) or another part of the program reaped it.
     pub status: Option<ExitStatus>,
     /// The last lines that the process group wrote to stderr, oldest first.
     pub stderr: Vec<String>,

@@ -14,7 +14,7 @@ pub(crate) const CHUNK: usize = 16 * 1024;
 /// Takes frames out of a stream of bytes, wherever the reads fall: lines that hold one JSON object each.
 ///
 /// A line is a frame when it is UTF-8 and, without the white space around it, begins with `{` and ends with `}`: enough
-/// to tell protocol from banners and logs without parsing twice. Whoever parses it must take what turns out not to be
+/// to tell protocol from banners and logs without parsing twice. Its parser must take what turns out not to be
 /// JSON-RPC for noise too. Every other line (blank, bad UTF-8, a bare number, string or array, batches included) is
 /// counted and left out.
 ///

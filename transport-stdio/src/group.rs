@@ -1,4 +1,4 @@
-//! The server's process group: who gets a signal, and when none may be sent any more.
+//! The server's process group: its members get signals, until none may be sent any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use rustix::process::{
 /// A process group whose leader is a child of ours.
 ///
 /// Its number can be given to a strange process only when the leader was reaped and no member is left. The first look
-/// that finds nobody is remembered, and nothing is signalled after it.
+/// that finds it empty is remembered, and nothing is signalled after it.
 #[derive(Debug)]
 pub(crate) struct Group {
     id: Pid,
@@ -26,7 +26,7 @@ impl Group {
         self.id
     }
 
-    /// Whether a look found nobody left.
+    /// Whether a look found it empty.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
     }
@@ -38,7 +38,7 @@ impl Group {
         }
     }
 
-    /// Looks whether anybody is left. Only meaningful after the leader was reaped; a zombie counts as somebody.
+    /// Looks whether a member is left. Only meaningful after the leader was reaped; a zombie counts as a member.
     pub(crate) fn look(&self) -> bool {
         if !self.is_gone() {
             self.reap_adopted(WaitOptions::NOHANG);
@@ -50,7 +50,7 @@ impl Group {
     /// Blocks until the leader has ended, and leaves it to its owner to reap it.
     pub(crate) fn wait_for_leader(&self) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        // Another error says that somebody else reaped it.
+        // Another error says that it was reaped elsewhere.
         while matches!(waitid(WaitId::Pid(self.id), options), Err(Errno::INTR)) {}
     }
 

@@ -10,8 +10,8 @@
 //!                                            └──────── ServerControl ◀───────┘
 //! ```
 //!
-//! They are plain async parts: this crate spawns no task, whoever drives them decides where. It knows frames (one JSON
-//! object per line), not what is in them.
+//! They are plain async parts: this crate spawns no task, the caller decides where they are driven. It knows frames (one
+//! JSON object per line), not what is in them.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +35,7 @@
 //!
 //! - When [`ServerControl::close`] returns, or soon after the last handle of the control was dropped (also without a
 //!   runtime), no process of the group is left, and no zombie. A process that *leaves* the group on purpose (`setsid`,
-//!   `setpgid`) is out of reach: it is nobody's child but its own.
+//!   `setpgid`) is out of reach.
 //! - [`ServerControl::kill`] is synchronous and waits for nothing, whatever the other parts are stuck in.
 //! - No output of the server ends the link, except a line longer than the frame limit: what is no frame is counted.
 //! - Memory is bounded by the frame limit for stdout, by [`STDERR_LINES`] times [`STDERR_LINE_BYTES`] for stderr.

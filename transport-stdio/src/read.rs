@@ -34,7 +34,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { pipe, frames: Frames::new(limit), leftover: LEFTOVER_LIMIT, traffic }
     }
 
-    /// What it has seen so far, and will.
+    /// Its observations so far, and those to come.
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
@@ -108,14 +108,14 @@ impl FrameReader<ServerStdout> {
     }
 }
 
-/// What a reader has seen, for others to look at.
+/// The observations of a reader, shared with others.
 #[derive(Debug)]
 pub struct Traffic {
     origin: Instant,
     /// Nanoseconds since `origin`, plus one; 0 before the first byte.
     last_byte: AtomicU64,
     noise: AtomicU64,
-    /// Whether the server has written anything, to whichever pipe.
+    /// Whether the server has written anything, to stdout or stderr.
     spoke: watch::Sender<bool>,
 }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn k22_noise_is_counted_and_frames_are_found_however_the_reads_fall() {
+    async fn k22_noise_is_counted_and_frames_found_however_reads_fall() {
         let input = b"Server listening\n\n\r\n42\n\"x\"\n[]\n[{\"id\":1}]\n{not json}\n\
             {\"id\":\"\xff\"}\n{\"id\":1}\r\n  {\"id\":2} \t\n{\"id\":\n\x00\n{\"id\":3}\n";
         for piece in [1, 2, 3, 7, 64, 4096] {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn k22_a_line_within_the_limit_is_read_and_a_longer_one_ends_the_link() {
+    async fn k22_a_line_longer_than_the_limit_ends_the_link() {
         let frame = |len: usize| format!("{{{}}}", " ".repeat(len - 2));
         for piece in [1, 4096] {
             for end in ["\n", "\r\n", ""] {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn k22_stderr_is_bounded_in_lines_and_in_bytes_and_keeps_the_end() {
+    fn k22_stderr_is_bounded_in_lines_and_bytes_and_keeps_the_end() {
         let tail = Tail::default();
         for number in 0..1000 {
             tail.push(format!("line {number}\n").as_bytes());

@@ -167,7 +167,7 @@ mod tests {
     async fn nothing_written_is_told_from_something_written() {
         let (mut closed, theirs, _close) = writer(4);
         drop(theirs);
-        assert_eq!(closed.write("{\"id\":1}").await.expect_err("nobody reads").sent, Sent::No);
+        assert_eq!(closed.write("{\"id\":1}").await.expect_err("the pipe has no reader").sent, Sent::No);
         assert_eq!(closed.write("{\"id\":2}").await.expect_err("still").sent, Sent::No);
 
         let (mut broken, mut theirs, _close) = writer(4);

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 
 /// Holds `$HOLD`, says so, and lives on through EOF, by a child that is in no hurry.
 const DEAF: &str = r#"exec 3<>"$HOLD"; echo '{"ready":1}'; sleep 1000"#;
-/// The same, through TERM as well.
+/// Lives on through TERM as well.
 const STUBBORN: &str = r#"trap '' TERM; exec 3<>"$HOLD"; echo '{"ready":1}'; sleep 1000"#;
 /// Ends on EOF, while a child that ignores TERM holds `$HOLD` and stdout.
 const WRAPPER: &str = r#"(trap '' TERM; exec 3<>"$HOLD"; echo '{"ready":1}'; exec sleep 1000) & exec cat >/dev/null"#;
@@ -62,7 +62,7 @@ fn pid(control: &ServerControl) -> Pid {
     Pid::from_raw(control.pid().cast_signed()).expect("not zero")
 }
 
-/// Waits until a process that has ended or is about to is no zombie either. The kernel tells nobody when a zombie goes.
+/// Waits until a process that has ended or is about to is no zombie either. The kernel does not tell when a zombie goes.
 fn wait_until_reaped(pid: Pid) {
     let give_up = Instant::now() + Duration::from_secs(60);
     while waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_ok() {
@@ -91,7 +91,7 @@ async fn a_server_that_is_killed_is_told_with_its_signal() {
 }
 
 #[tokio::test]
-async fn k16_a_server_that_heeds_the_end_of_its_input_is_not_signalled() {
+async fn k16_a_server_that_ends_with_its_input_is_not_signalled() {
     let hold = Hold::new();
     let server = start(&script("echo '{\"ready\":1}'; cat >/dev/null; exit 4", &hold, [LONG; 3])).await;
     assert_eq!(close(&server.control, server.stdin).await.to_string(), "exited with status 4");
@@ -138,7 +138,7 @@ async fn k14_a_grandchild_does_not_outlive_its_wrapper() {
 }
 
 #[tokio::test]
-async fn k14_a_grandchild_that_heeds_term_is_not_killed_and_its_last_words_are_kept() {
+async fn k14_a_grandchild_that_heeds_term_is_not_killed() {
     let hold = Hold::new();
     let text = r#"(trap 'echo bye >&2; exit' TERM; echo '{"ready":1}'; while :; do sleep 1000 & wait; done) &
         exec cat >/dev/null"#;
@@ -172,7 +172,7 @@ async fn a_stuck_write_holds_up_neither_kill_nor_close() {
 }
 
 #[tokio::test]
-async fn who_waits_for_the_exit_and_is_not_polled_holds_nobody_up() {
+async fn a_waiter_that_is_not_polled_holds_no_other_up() {
     let hold = Hold::new();
     let server = start(&script(DEAF, &hold, [SHORT, LONG, LONG])).await;
     let mut idle = pin!(server.control.exited());
@@ -197,7 +197,7 @@ async fn k14_dropping_the_control_kills_and_reaps_the_group() {
 }
 
 #[tokio::test]
-async fn k14_dropping_the_control_kills_who_outlived_the_leader() {
+async fn k14_dropping_the_control_kills_what_outlived_the_leader() {
     let hold = Hold::new();
     let held = hold.open();
     let Server { stdin, control, .. } = start_undrained(&script(WRAPPER, &hold, [LONG; 3])).await;
@@ -232,7 +232,7 @@ fn k14_nothing_outlives_the_runtime_nor_a_drop_after_it() {
 }
 
 #[tokio::test]
-async fn k22_a_flood_on_stderr_neither_freezes_the_server_nor_grows_the_tail() {
+async fn k22_a_flood_on_stderr_freezes_nothing_and_stays_bounded() {
     let text = "head -c 1048576 /dev/zero | tr '\\0' x >&2; echo '{\"ready\":1}'; echo the end >&2; exit 1";
     let server = start(&script(text, &Hold::new(), [LONG; 3])).await;
     let exit = close(&server.control, server.stdin).await;
@@ -274,7 +274,7 @@ async fn the_first_byte_counts_on_either_pipe() {
 }
 
 #[tokio::test]
-async fn what_an_exited_server_wrote_is_read_though_a_grandchild_holds_the_pipe() {
+async fn output_is_read_though_a_grandchild_holds_the_pipe() {
     let hold = Hold::new();
     let mut server = spawn(&script(r#"sleep 1000 & printf '{"id":1}\nnoise\n{"id":2}'"#, &hold, [LONG; 3]));
     assert!(in_time(server.control.exited()).await.is_some());
@@ -319,7 +319,7 @@ async fn the_server_gets_arguments_environment_and_directory() {
 }
 
 #[tokio::test]
-async fn k04_a_server_that_cannot_be_started_says_what_is_wrong_with_which_setting() {
+async fn k04_a_failed_start_names_the_setting_that_is_wrong() {
     let hold = Hold::new();
     let dir = hold.dir().display().to_string();
     shell(&format!(

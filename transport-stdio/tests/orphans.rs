@@ -43,7 +43,7 @@ async fn k14_orphans_are_gone_and_those_that_come_to_us_are_reaped() {
     in_time(server.control.exited()).await;
     drop(server.control);
     gone(held).await;
-    // A thread reaps it. The kernel tells nobody when a zombie goes.
+    // A thread reaps it. The kernel does not tell when a zombie goes.
     let give_up = Instant::now() + Duration::from_secs(60);
     while children(WaitIdOptions::NOHANG) != Err(Errno::CHILD) {
         assert!(Instant::now() < give_up, "a zombie is left");

@@ -29,9 +29,9 @@ impl Rules {
     }
 }
 
-/// A machine whose every step is compared with what the rules want.
+/// A machine, and a check of each of its steps against the rules.
 ///
-/// What they want comes from a model of its own, kept from inputs and outputs; rules that compare two courses (a stale
+/// The expected outputs come from a model that sees inputs and outputs alone. Rules that compare two courses (a stale
 /// report and a tick, say) try both on copies of the machine.
 #[derive(Clone, Debug)]
 pub struct Checker {
@@ -44,16 +44,16 @@ pub struct Checker {
     rules: Rules,
 }
 
-/// What a rule looks at.
+/// One step, as a rule sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
     /// The machine before the step.
     pub(super) machine: &'a ConnectionMachine,
     /// The machine after it.
     pub(super) next: &'a ConnectionMachine,
-    /// What the rules knew before the step.
+    /// The model before the step.
     pub(super) before: &'a Model,
-    /// What they know after it.
+    /// The model after it.
     pub(super) after: &'a Model,
     pub(super) step: &'a Step,
     pub(super) want: &'a Expected,

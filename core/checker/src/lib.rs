@@ -1,5 +1,5 @@
-//! The rules of [`mcp_reconnect_core`] as checks, for tests and fuzzers: random inputs that reach every corner ([`Walk`]), and
-//! a machine whose every step is compared with what the rules want ([`Checker`]).
+//! The [rules](mcp_reconnect_core::rules) of the machine as checks, for tests and fuzzers: random inputs that reach every
+//! corner ([`Walk`]), and a machine that is checked at each step ([`Checker`]).
 //!
 //! # Examples
 //!

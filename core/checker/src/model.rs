@@ -1,4 +1,4 @@
-//! What the rules say must happen, from nothing but the inputs and the outputs: the jitter is an interval here.
+//! The model: it knows the rules, the inputs and the outputs, and says what must happen. Jitter is an interval here.
 
 mod life;
 mod policy;
@@ -69,7 +69,7 @@ impl Step {
     }
 }
 
-/// What is alive.
+/// The part of an epoch that is alive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
     Nothing,
@@ -87,7 +87,7 @@ impl Phase {
     }
 }
 
-/// What follows when nothing is alive.
+/// The plan for the time when nothing is alive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Plan {
     Rest,
@@ -127,7 +127,7 @@ impl Window {
     }
 }
 
-/// On whose behalf the next dial comes.
+/// The reason for the next dial.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Why {
     Schedule,
@@ -144,7 +144,7 @@ pub(super) struct Asked {
     pub(super) prompted: bool,
 }
 
-/// What the rules know about a Ready session.
+/// The state of a Ready session, as far as rules depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Life {
     pub(super) heard: Timestamp,
@@ -158,7 +158,7 @@ pub(super) struct Life {
     pub(super) renew_at: Option<Timestamp>,
 }
 
-/// What is known about the server's pings.
+/// The server's answers to pings, across its sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Pings {
     pub(super) answered: bool,
@@ -202,7 +202,7 @@ pub(super) struct Model {
     pub(super) dead: Option<Epoch>,
 }
 
-/// What the rules expect of one step.
+/// The orders and answers that the rules expect of one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expected {
     pub(super) dial: Option<Dial>,
@@ -217,7 +217,7 @@ pub(super) struct Expected {
     pub(super) window: Option<Window>,
 }
 
-/// Whether something whose time is drawn at random is due.
+/// Whether something is due, where its time is drawn at random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sure {
     Must,

@@ -167,5 +167,5 @@ fn r03(look: &Look<'_>) {
     );
 }
 
-/// The same inputs give the same outputs: compared by the checker, which keeps a second machine.
+/// Determinism: the checker itself compares the outputs with those of a second machine.
 fn r04(_: &Look<'_>) {}

@@ -279,8 +279,8 @@ impl<'a> Walk<'a> {
         self.now + Duration::from_secs(bits.one([0, 0, 1, 10, 100, 1_000_000]))
     }
 
-    /// What a correct driver reports next, of a server that does anything: it comes no later than the deadline (but
-    /// after a suspend, which it reports first), and samples traffic before a due tick and before a `NoReply`.
+    /// The next report of a correct driver, at a server that may do anything. It comes by the deadline (later only after
+    /// a suspend, which is reported first), with a sample of traffic before a due tick and before a `NoReply`.
     fn correct(&mut self, mut bits: Bits, machine: &ConnectionMachine) -> (Timestamp, Input) {
         let state = machine.snapshot().state;
         if let Some(at) = self.tick_at.take() {
@@ -300,7 +300,7 @@ impl<'a> Walk<'a> {
         let choice = bits.pick(64);
         if choice < 5 {
             self.now = soon;
-            return (soon, self.somebody(&mut bits));
+            return (soon, self.request(&mut bits));
         }
         let input = match state {
             State::Connecting { epoch, ready, .. } => match choice {
@@ -332,7 +332,7 @@ impl<'a> Walk<'a> {
         (due, input)
     }
 
-    fn somebody(&self, bits: &mut Bits) -> Input {
+    fn request(&self, bits: &mut Bits) -> Input {
         match bits.pick(16) {
             0 => Input::Park,
             1..=3 => bits.wake(),

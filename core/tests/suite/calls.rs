@@ -1,4 +1,4 @@
-//! What callers are told while a session is rebuilt, and what counts against the breaker.
+//! Answers to callers while a session is rebuilt, and the strikes of the breaker.
 
 use core::time::Duration;
 
@@ -83,7 +83,7 @@ fn k25_a_caller_joins_a_rebuild_or_is_told_when() {
 }
 
 #[test]
-fn k25_a_hundred_callers_of_one_failed_epoch_reconnect_once() {
+fn k25_a_hundred_callers_of_a_lost_epoch_cause_one_reconnect() {
     let mut sim = ready(|_, _| HEALTHY);
     let epoch = sim.live();
     for caller in 0..100 {

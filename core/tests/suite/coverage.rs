@@ -1,4 +1,4 @@
-//! What the walks reach: a property is worth no more than the states that its walks come through.
+//! Coverage of the walks: a property is worth no more than the states that its walks come through.
 
 use std::collections::BTreeMap;
 

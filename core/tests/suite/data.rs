@@ -1,4 +1,4 @@
-//! What is kept, copied and written down: memory, snapshots, serde, sizes.
+//! Data that is kept, copied and written down: memory, snapshots, serde, sizes.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ fn restore_keeps_the_reason_and_needs_the_same_wake() {
 }
 
 #[test]
-fn restore_of_a_running_one_is_idle_and_knows_the_server() {
+fn restore_of_a_running_connection_is_idle_and_knows_the_server() {
     let mut sim = Sim::new(Config::default(), 5, |dial, _| if dial == 1 { Server::Silent } else { HEALTHY });
     sim.give(Input::Connect { until: sim.now });
     sim.run_for(HOUR);
@@ -283,7 +283,7 @@ mod serde_round_trips {
     }
 
     #[test]
-    fn knobs_left_out_are_defaults_and_bad_ones_refused_by_name() {
+    fn missing_knobs_have_defaults_and_bad_ones_are_refused_by_name() {
         let read = |text: &str| serde_json::from_str::<Config>(text).map_err(|error| error.to_string());
         assert_eq!(read("{}"), Ok(Config::default()));
         assert_eq!(read(r#"{"keepalive":1000000000}"#).map(|config| config.keepalive()), Ok(secs(1)));

@@ -49,7 +49,7 @@ fn k12_a_server_without_pings_is_asked_once_and_never_restarted() {
     sim.run_for(HOUR);
     assert_eq!((sim.dials.len(), sim.pings), (1, 1));
     assert_eq!(sim.snapshot().pings, PingSupport::Refuses);
-    // What is known of the server outlives the session.
+    // The knowledge of the server outlives the session.
     sim.give(Input::Gone { epoch: sim.live(), failure: FailureClass::Transport.into() });
     sim.run_for(HOUR);
     assert_eq!((sim.dials.len(), sim.pings), (2, 1));
@@ -57,7 +57,7 @@ fn k12_a_server_without_pings_is_asked_once_and_never_restarted() {
 
 /// A link that sees the pings fail, at a server that serves everything else, says so: it counts as silence does.
 #[test]
-fn k12_a_server_failing_pings_is_left_alone_after_two_verdicts() {
+fn k12_failing_pings_are_given_up_after_two_verdicts() {
     let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
     sim.connect(secs(10));
     for expected in [PingSupport::Silent, PingSupport::Mute] {
@@ -106,7 +106,7 @@ fn a_dial_that_waits_is_no_sooner_than_the_new_knobs_allow() {
 
 /// A server that answers calls but no ping, ever: two verdicts, then it is left in peace.
 #[test]
-fn k12_a_server_that_never_answers_is_not_restarted_for_ever() {
+fn k12_a_server_that_never_answers_pings_is_left_alone() {
     let mut sim = Sim::new(Config::default(), 1, |_, _| Server::Up(secs(0), Life::Deaf));
     sim.connect(secs(10));
     sim.run_for(12 * HOUR);

@@ -160,7 +160,7 @@ fn k08_an_outage_of_minutes_ends_with_the_next_probe_or_call() {
 
 /// The first connect uses the same policy as a reconnect.
 #[test]
-fn k08_one_502_on_the_first_connect_costs_the_first_step() {
+fn k08_a_502_on_the_first_connect_is_retried_after_one_step() {
     let mut sim = Sim::new(Config::default(), 1, |dial, _| if dial == 1 { REFUSES } else { HEALTHY });
     sim.give(Input::Connect { until: sim.now });
     sim.run_for(secs(2));
@@ -253,9 +253,9 @@ fn k09_dials_are_bounded_whatever_callers_do() {
     }
 }
 
-/// A caller who waits until the very moment of the failure waits no more.
+/// A caller that waits until the very moment of the failure waits no more.
 #[test]
-fn k09_only_a_caller_who_still_waits_cuts_the_ladder() {
+fn k09_only_a_caller_that_still_waits_cuts_the_ladder() {
     let config = knobs(|knobs| knobs.backoff(secs(40)));
     for (patience, hurried) in [(millis(10), false), (millis(11), true)] {
         let mut sim = Sim::new(config, 1, |_, _| REFUSES); // after 10 ms
@@ -314,7 +314,7 @@ fn k09_every_route_into_a_reconnect_has_the_same_pace() {
 }
 
 #[test]
-fn k13_eight_that_slept_do_not_dial_together_and_none_parks() {
+fn k13_machines_that_slept_do_not_dial_together_and_none_parks() {
     let config = knobs(|knobs| knobs.redial_spread(millis(250)));
     let mut dials = Vec::new();
     for seed in 0..8 {
@@ -346,7 +346,7 @@ fn busiest(dials: &[Duration], width: Duration) -> usize {
 }
 
 #[test]
-fn k21_twenty_that_reboot_together_are_not_dialled_together() {
+fn k21_servers_that_reboot_together_are_not_dialled_together() {
     let config = knobs(|knobs| knobs.redial_spread(millis(250)));
     let mut dials = Vec::new();
     for seed in 0..20 {

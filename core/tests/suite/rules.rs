@@ -161,7 +161,7 @@ fn r17_probes_and_the_one_event_of_a_park_episode() {
 }
 
 #[test]
-fn r18_after_a_suspend_sessions_are_asked_and_not_blamed() {
+fn r18_a_suspended_session_is_asked_and_not_blamed() {
     rule(18);
 }
 

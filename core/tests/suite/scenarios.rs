@@ -65,7 +65,7 @@ fn knob(builder: ConfigBuilder, name: &str, value: &str) -> ConfigBuilder {
     }
 }
 
-/// What the words after the time say; `epoch=n` names another than the live epoch.
+/// Gives the input that the words after the time name; `epoch=n` names another than the live epoch.
 fn give(sim: &mut Sim, words: &[&str]) {
     let named = words.iter().find_map(|word| word.strip_prefix("epoch="));
     let epoch = named.map_or(sim.live(), |number| {
@@ -83,7 +83,7 @@ fn give(sim: &mut Sim, words: &[&str]) {
                 "operator" => WakeCause::Operator,
                 "config" => WakeCause::Config,
                 "credentials" => WakeCause::Credentials,
-                _ => panic!("nobody wakes as {cause}"),
+                _ => panic!("no cause of a wake: {cause}"),
             };
             sim.give(Input::Wake(cause));
         }

@@ -28,7 +28,7 @@ fn seed_readiness_gone_in_the_step_that_asks_for_the_rebuild() {
 
 /// Retries that were used up killed the server for ever.
 #[test]
-fn seed_exhausted_budget_parks_withdraws_once_wake_revives() {
+fn seed_an_exhausted_budget_parks_and_a_wake_revives() {
     let mut sim = Sim::new(Config::default(), 1, |dial, _| if dial == 1 { HEALTHY } else { REFUSES });
     sim.connect(secs(10));
     sim.run_for(secs(30));

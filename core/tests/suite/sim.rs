@@ -30,7 +30,7 @@ pub(crate) enum Server {
     Up(Duration, Life),
 }
 
-/// What a session does.
+/// The behaviour of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Life {
     /// It answers pings, for ever.

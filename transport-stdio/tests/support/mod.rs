@@ -1,4 +1,4 @@
-//! What the tests with real children share.
+//! Parts that the tests with real children share.
 
 use std::ffi::OsString;
 use std::fs;
@@ -79,7 +79,7 @@ impl Drop for Hold {
     }
 }
 
-/// Waits until nobody holds the pipe any more; to be called when somebody does.
+/// Waits until no process holds the pipe any more; to be called when one does.
 pub(crate) async fn gone(mut held: Receiver) {
     in_time(held.read_to_end(&mut Vec::new())).await.expect("readable");
 }

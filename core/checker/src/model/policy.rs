@@ -1,4 +1,4 @@
-//! What follows a failure, a wake, a caller: R11 to R17, R22 and R23.
+//! Failures, wakes and callers, and the dials that follow them: R11 to R17, R22 and R23.
 
 use core::time::Duration;
 
