@@ -2,6 +2,7 @@
 
 #[cfg(feature = "http")]
 mod config;
+mod floors;
 #[cfg(feature = "http")]
 mod http_link;
 #[cfg(feature = "http")]
