@@ -1,7 +1,6 @@
 //! Setting up a connection.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -12,30 +11,27 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::call::CallOptions;
 use crate::catalogue::Catalogue;
 use crate::client::Client;
 use crate::clock::{Clock, SuspendDetector, unix_millis};
-use crate::config::Connect;
 use crate::connection::Connection;
-use crate::epoch::{Dialler, Require, Spec};
+use crate::epoch::{Dialler, Spec};
 use crate::era::{Era, EraFacts, EraMemory, EraPolicy};
+use crate::error::BuildError;
 use crate::event::Telling;
 use crate::gate::Entrance;
 use crate::inbox::inbox;
 use crate::limit::InFlight;
 use crate::link::Connector;
 use crate::metrics::Meters;
+use crate::options::{CallOptions, Connect, PROBE_PATIENCE, Require, Tuning, check_close_timeout, random_seed};
 use crate::owner::{Command, Observer, Owner, Published};
 use crate::relay::Relay;
-use crate::shared::{Shared, Tuning};
+use crate::shared::Shared;
 use crate::trace::{Header, Recorder};
 use crate::view::Handler;
 use crate::watched::Watched;
 use crate::wire::RequestIds;
-
-/// The default of [`Builder::probe_patience`].
-pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sets up a [`Connection`].
 #[must_use]
@@ -58,37 +54,6 @@ pub struct Builder {
     entrance: Entrance,
     recorder: Option<Recorder>,
 }
-
-/// Why a connection could not be set up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// `close_timeout` would end a close before the transport's own ladder is through.
-    CloseTimeout {
-        /// The knob's value.
-        close_timeout: Duration,
-        /// How long the transport's ladder may take.
-        ladder: Duration,
-    },
-    /// There is no tokio runtime here.
-    NoRuntime,
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CloseTimeout { close_timeout, ladder } => {
-                write!(
-                    f,
-                    "`close_timeout` is {close_timeout:?}, not above the close ladder of the transport ({ladder:?})"
-                )
-            }
-            Self::NoRuntime => f.write_str("a connection must be built inside a tokio runtime"),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
 
 impl Builder {
     pub(crate) fn new(connector: Box<dyn Connector>) -> Self {
@@ -324,14 +289,4 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("name", &self.name).field("tuning", &self.tuning).finish_non_exhaustive()
     }
-}
-
-/// A machine must not give a close up before the transport's own ladder is through.
-pub(crate) fn check_close_timeout(config: &Config, ladder: Duration) -> Result<(), BuildError> {
-    let close_timeout = config.close_timeout();
-    if close_timeout <= ladder { Err(BuildError::CloseTimeout { close_timeout, ladder }) } else { Ok(()) }
-}
-
-pub(crate) fn random_seed() -> u64 {
-    RandomState::new().hash_one(0_u8)
 }

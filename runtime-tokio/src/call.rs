@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mcp_reconnect_core::replay::{Effect, Replay, Sent, Verdict};
+use mcp_reconnect_core::replay::{Effect, Sent, Verdict};
 use mcp_reconnect_core::{Breaker, FailureClass, Want};
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
@@ -16,6 +16,7 @@ use crate::clock::deadline;
 use crate::era::Era;
 use crate::error::CallError;
 use crate::frame::{Meta, Object, RpcError, is_null, member};
+use crate::options::CallOptions;
 use crate::owner::Command;
 use crate::pending::{Answer, CallFailure};
 use crate::relay::{RawRequest, TakenBack};
@@ -27,35 +28,6 @@ use crate::wire::{ProgressToken, RequestOptions};
 const SILENCE: Duration = Duration::from_secs(5);
 /// How many `input_required` rounds one call may take (what the other SDKs allow).
 const MAX_ROUNDS: u32 = 10;
-
-/// What a caller allows a call to take, and to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallOptions {
-    /// How long the call may take from when it is made, the wait for a session included; each progress notification
-    /// with the call's own token gives it this long again. Default 60 s.
-    pub timeout: Duration,
-    /// How long it may take at most, however much progress it makes. `None`: ten times `timeout`. Default `None`.
-    pub max_timeout: Option<Duration>,
-    /// How long it may wait for a session, within its `timeout`. Default 15 s.
-    pub max_wait: Duration,
-    /// Whether it may be sent again when its session fails. Default [`Replay::Annotated`].
-    pub replay: Replay,
-    /// How long one that may be sent again, and is not answered, keeps a server that is silent otherwise too from
-    /// being asked for a sign of life and given up (rule R19). `None`: until it has ended. Default `None`.
-    pub hung_after: Option<Duration>,
-}
-
-impl Default for CallOptions {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(60),
-            max_timeout: None,
-            max_wait: Duration::from_secs(15),
-            replay: Replay::default(),
-            hung_after: None,
-        }
-    }
-}
 
 /// What is asked, apart from its parameters.
 #[derive(Clone, Copy, Debug)]

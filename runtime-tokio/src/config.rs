@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use mcp_reconnect_core::{Config, ConfigBuilder};
 
-pub use crate::fleet::CataloguePolicy;
+pub use crate::options::{CataloguePolicy, Connect};
 pub use digest::{Digest, NoDigest};
 pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
@@ -47,11 +47,9 @@ pub use read::CONTAINERS;
 pub use watcher::{WatchError, WatchOptions, Watcher};
 
 use crate::builder::Builder;
-use crate::call::CallOptions;
-use crate::epoch::Require;
 use crate::era::EraPolicy;
 use crate::link::Connector;
-use crate::shared::Tuning;
+use crate::options::{CallOptions, Require, Tuning};
 
 /// The servers of a fleet, and what they share.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,16 +116,6 @@ pub struct ServerConfig {
     pub on_change: CataloguePolicy,
 }
 
-/// When a server is dialled first.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Connect {
-    /// As soon as it is known.
-    #[default]
-    Eager,
-    /// When somebody asks for it.
-    OnDemand,
-}
-
 /// Over how long the first redials of a host's servers, and the questions after a suspend, are spread.
 const REDIAL_SPREAD: Duration = Duration::from_millis(250);
 
@@ -145,7 +133,7 @@ impl ServerConfig {
             max_in_flight: None,
             era: EraPolicy::default(),
             require: Require::default(),
-            probe_patience: crate::builder::PROBE_PATIENCE,
+            probe_patience: crate::options::PROBE_PATIENCE,
             tools: ToolFilter::default(),
             on_change: CataloguePolicy::default(),
         }

@@ -17,17 +17,18 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-use crate::builder::{BuildError, Builder, check_close_timeout};
-use crate::call::{CallOptions, Performance, Target};
+use crate::builder::Builder;
+use crate::call::{Performance, Target};
 use crate::catalogue::Catalogue;
 use crate::clock::deadline;
 use crate::era::EraFacts;
-use crate::error::CallError;
+use crate::error::{BuildError, CallError};
 use crate::event::Events;
 use crate::link::Connector;
+use crate::options::{CallOptions, Tuning, check_close_timeout};
 use crate::owner::{Command, Published};
 use crate::session::Session;
-use crate::shared::{Shared, Tuning};
+use crate::shared::Shared;
 
 /// A connection to one MCP server that is rebuilt for as long as it lives.
 ///

@@ -20,6 +20,7 @@ use crate::gate::Entrance;
 use crate::handshake::{Established, Handshake, HandshakeError, handshake};
 use crate::inbox::Notes;
 use crate::link::{Attempt, Connector, Ended};
+use crate::options::Require;
 use crate::owner::{Note, What};
 use crate::session::Session;
 use crate::setup::{self, SetupFailure, Wanted};
@@ -29,16 +30,6 @@ use crate::wire::{ListChanges, RequestIds, Wire};
 
 /// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
 const LIST_SETTLE: Duration = Duration::from_millis(250);
-
-/// Whether a session must list its tools to be Ready.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Require {
-    /// It is Ready after the handshake.
-    None,
-    /// It is Ready when its tools are listed, where the server announces any.
-    #[default]
-    Tools,
-}
 
 /// What every epoch of a connection goes by.
 pub(crate) struct Spec {

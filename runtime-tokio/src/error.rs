@@ -163,3 +163,34 @@ impl fmt::Display for CallError {
 }
 
 impl Error for CallError {}
+
+/// Why a connection could not be set up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// `close_timeout` would end a close before the transport's own ladder is through.
+    CloseTimeout {
+        /// The knob's value.
+        close_timeout: Duration,
+        /// How long the transport's ladder may take.
+        ladder: Duration,
+    },
+    /// There is no tokio runtime here.
+    NoRuntime,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CloseTimeout { close_timeout, ladder } => {
+                write!(
+                    f,
+                    "`close_timeout` is {close_timeout:?}, not above the close ladder of the transport ({ladder:?})"
+                )
+            }
+            Self::NoRuntime => f.write_str("a connection must be built inside a tokio runtime"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}

@@ -40,14 +40,15 @@ use rmcp::{RoleClient, Service};
 use tokio::sync::{Semaphore, broadcast};
 use tokio_util::task::TaskTracker;
 
-use crate::builder::BuildError;
 use crate::connection::Connection;
+use crate::error::BuildError;
 use crate::gate::DialQueue;
 use crate::status::{ServerState, ServerStatus};
 use crate::view::Handler;
 
+pub use crate::options::CataloguePolicy;
 pub use apply::{ApplyReport, Outcome};
-pub use approval::{Approvals, Aspect, CataloguePolicy, Fingerprint, Verdict};
+pub use approval::{Approvals, Aspect, Fingerprint, Verdict};
 pub use call::FleetCallError;
 pub use event::{FleetEvent, FleetEvents};
 pub use names::{NamingError, ToolNaming};
@@ -157,7 +158,7 @@ impl FleetBuilder {
             });
             Inner {
                 handlers: self.handlers,
-                seed: self.seed.unwrap_or_else(crate::builder::random_seed),
+                seed: self.seed.unwrap_or_else(crate::options::random_seed),
                 queue: Arc::new(DialQueue::new(DialGate::default())),
                 runtime,
                 servers: Mutex::new(Servers {

@@ -40,8 +40,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::Builder;
-use crate::call::CallOptions;
 use crate::config::ToolFilter;
+use crate::options::CallOptions;
 pub use all::{FrontAll, FrontAllOptions};
 use dispatch::Session;
 use status::Seat;

@@ -49,6 +49,7 @@ mod metrics;
 #[cfg(feature = "oauth")]
 pub mod oauth;
 mod open;
+mod options;
 mod outlook;
 mod owner;
 mod pending;
@@ -67,21 +68,19 @@ mod view;
 mod watched;
 mod wire;
 
-pub use builder::{BuildError, Builder};
-pub use call::CallOptions;
+pub use builder::Builder;
 pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
 pub use connection::Connection;
-pub use epoch::Require;
 pub use era::{Era, EraFacts, EraPolicy};
-pub use error::CallError;
+pub use error::{BuildError, CallError};
 pub use event::{Event, Events};
 pub use mcp_reconnect_core as core;
 #[cfg(feature = "http")]
 pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh, Resolve};
 #[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
+pub use options::{CallOptions, Require, Tuning};
 pub use session::Session;
-pub use shared::Tuning;
 pub use status::{LastFailure, ServerState, ServerStatus, SessionStatus};
 pub use view::{Handler, ViewError};
 

@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use mcp_reconnect_core::Epoch;
 use serde_json::value::RawValue;
 
-use crate::call::{CallOptions, Performance, Target};
+use crate::call::{Performance, Target};
 use crate::client::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION};
 pub use crate::client::{Client, NoClient};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::error::CallError;
 use crate::frame::{self, Object, member, set_member, with_first};
+use crate::options::CallOptions;
 use crate::session::Session;
 
 /// Takes a server's own messages as they come, in the place of a typed handler.

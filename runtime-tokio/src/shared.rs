@@ -1,16 +1,15 @@
 //! What the handles of a connection share, and how a caller comes to a session.
 
-use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Admission, Config, Epoch, Failure, Input, Refusal, Snapshot, State, Then, Timestamp, Want};
+use mcp_reconnect_core::{Admission, Epoch, Failure, Input, Refusal, Snapshot, State, Then, Timestamp, Want};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::call::{CallOptions, Performance, Target};
+use crate::call::{Performance, Target};
 use crate::clock::Clock;
 use crate::epoch::Spec;
 use crate::error::CallError;
@@ -18,6 +17,7 @@ use crate::event::Telling;
 use crate::inbox::Commands;
 use crate::limit::InFlight;
 use crate::metrics::Meters;
+use crate::options::{CallOptions, Tuning};
 use crate::owner::{Command, Published};
 use crate::session::Session;
 
@@ -31,18 +31,6 @@ pub(crate) struct Shared {
     pub(crate) tuning: RwLock<Tuning>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) meters: Arc<Meters>,
-}
-
-/// What can be changed while the connection lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tuning {
-    /// The knobs of the machine.
-    pub config: Config,
-    /// What calls may take and do, unless they say otherwise.
-    pub options: CallOptions,
-    /// How many calls the server gets at once; `None`: any number. What is beyond waits its turn, first come, first
-    /// served, within the call's own deadline. Default `None`; 1 for servers that cannot do more.
-    pub max_in_flight: Option<NonZeroU32>,
 }
 
 impl Shared {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::{Endpoint, Http, ServerConfig, Stdio};
-use crate::epoch::Require;
 use crate::era::EraPolicy;
+use crate::options::Require;
 
 /// A fingerprint: 128 bits of a SHA-256, shown as 32 hexadecimal digits.
 ///

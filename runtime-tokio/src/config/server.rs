@@ -199,7 +199,7 @@ fn filter(scope: &mut Scope<'_>, fields: &mut Fields) -> Option<ToolFilter> {
 fn check(scope: &mut Scope<'_>, server: &ServerConfig) {
     let (close_timeout, ladder) = (server.machine.close_timeout(), server.connector().close_bound());
     if close_timeout <= ladder {
-        let error = crate::builder::BuildError::CloseTimeout { close_timeout, ladder };
+        let error = crate::error::BuildError::CloseTimeout { close_timeout, ladder };
         scope.error(&join(OURS, "close_timeout"), ProblemKind::Value, error.to_string());
     }
     if let Some(max) = server.calls.max_timeout

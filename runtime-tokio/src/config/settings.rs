@@ -11,9 +11,9 @@ use mcp_reconnect_core::{Config, ConfigBuilder, ConfigError};
 use super::json::Json;
 use super::problem::ProblemKind;
 use super::scope::{Scope, join};
-use super::{CataloguePolicy, Connect, Endpoint, Http, ServerConfig, Stdio, ToolFilter};
-use crate::epoch::Require;
+use super::{Endpoint, Http, ServerConfig, Stdio, ToolFilter};
 use crate::era::EraPolicy;
+use crate::options::{CataloguePolicy, Connect, Require};
 
 /// The key that our own keys stand under.
 pub(super) const OURS: &str = "mcp-reconnect";

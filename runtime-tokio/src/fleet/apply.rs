@@ -10,9 +10,9 @@ use tracing::Instrument as _;
 use super::event::FleetEvent;
 use super::tenant::{Seat, Server, Tenant};
 use super::{Fleet, Inner, Servers};
-use crate::builder::BuildError;
 use crate::config::{FleetConfig, ServerConfig};
 use crate::connection::Connection;
+use crate::error::BuildError;
 use crate::gate::{Entrance, tenancy};
 
 /// What became of a server when a configuration was applied.

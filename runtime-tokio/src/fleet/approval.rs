@@ -11,20 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::{Item, canonical};
 use crate::frame::{Object, is_null};
-
-/// What to do with a tool that is not what it was when it was first seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum CataloguePolicy {
-    /// It is offered as it is now.
-    #[default]
-    Accept,
-    /// The same, and reported.
-    Warn,
-    /// It is withheld, and reported, until it is approved or is again what it was.
-    Refuse,
-}
+use crate::options::CataloguePolicy;
 
 /// What of a tool counts for its approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,9 +10,9 @@ use rmcp::model::{CallToolRequestParams, CallToolResponse, JsonObject};
 
 use super::Fleet;
 use super::tools::LookupError;
-use crate::call::CallOptions;
 use crate::connection::Connection;
 use crate::error::CallError;
+use crate::options::CallOptions;
 
 /// Why a call by name brought no result.
 #[derive(Clone, Debug)]

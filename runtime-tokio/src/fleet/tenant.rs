@@ -9,9 +9,10 @@ use super::approval::Approvals;
 use super::event::FleetEvent;
 use super::state::ServerState;
 use crate::catalogue::Catalogue;
-use crate::config::{Connect, Digest, ServerConfig};
+use crate::config::{Digest, ServerConfig};
 use crate::connection::Connection;
 use crate::event::Event;
+use crate::options::Connect;
 use crate::owner::Observer;
 
 /// A server that is registered.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rmcp::model::Tool;
 
-use super::approval::{Approvals, Aspect, CataloguePolicy, Fingerprint, Verdict};
+use super::approval::{Approvals, Aspect, Fingerprint, Verdict};
 use super::names::ToolNaming;
 use crate::catalogue::{Catalogue, Item, Part, canonical};
 use crate::config::ToolFilter;
+use crate::options::CataloguePolicy;
 
 mod report;
 

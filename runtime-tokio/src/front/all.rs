@@ -29,9 +29,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Front, FrontOptions, FrontStatus, HOST_CAPACITY, HostEnd};
-use crate::config::{Connect, FleetConfig, ServerConfig, ToolFilter};
+use crate::config::{FleetConfig, ServerConfig, ToolFilter};
 use crate::fleet::ToolNaming;
 use crate::gate::{DialQueue, Entrance, tenancy};
+use crate::options::Connect;
 use hub::Hub;
 
 /// How a front of many servers behaves.

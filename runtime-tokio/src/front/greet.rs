@@ -7,9 +7,9 @@ use tokio::time::timeout;
 use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::dispatch::{Session, Upstream};
-use crate::call::CallOptions;
 use crate::era::{Era, ours};
 use crate::frame::{Object, member, set_member, string};
+use crate::options::CallOptions;
 use crate::relay::RawRequest;
 
 /// What a server that is not known may be able to do.

@@ -9,11 +9,12 @@ use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::changes::Kind;
 use super::dispatch::{METHOD_NOT_FOUND, Session, Upstream};
-use crate::call::{CallOptions, empty_result};
+use crate::call::empty_result;
 use crate::catalogue::Catalogue;
 use crate::era::Era;
 use crate::error::CallError;
 use crate::frame;
+use crate::options::CallOptions;
 use crate::relay::{RawRequest, TakenBack};
 use crate::setup::Setting;
 

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::FleetTool;
-use crate::fleet::approval::Aspect;
 #[cfg(doc)]
-use crate::fleet::{CataloguePolicy, FleetTools};
+use crate::fleet::FleetTools;
+use crate::fleet::approval::Aspect;
 
 /// What one step changed in what is offered, by public name, each in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
