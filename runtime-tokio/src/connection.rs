@@ -25,8 +25,9 @@ use crate::era::EraFacts;
 use crate::error::{BuildError, CallError};
 use crate::event::Events;
 use crate::link::Connector;
+use crate::messages::Command;
 use crate::options::{CallOptions, Tuning, check_close_timeout};
-use crate::owner::{Command, Published};
+use crate::published::Published;
 use crate::session::Session;
 use crate::shared::Shared;
 

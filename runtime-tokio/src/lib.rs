@@ -41,6 +41,7 @@ mod limit;
 pub mod lines;
 pub mod link;
 mod mailbox;
+mod messages;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -50,9 +51,9 @@ mod metrics;
 pub mod oauth;
 mod open;
 mod options;
-mod outlook;
 mod owner;
 mod pending;
+mod published;
 mod queue;
 pub mod relay;
 mod session;

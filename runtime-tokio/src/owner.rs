@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures::future::OptionFuture;
 use mcp_reconnect_core::{
-    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Liveness,
-    Output, ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
+    Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, FailureClass, Input, Liveness, Output,
+    ParkReason, ReadyFlag, State, Status, Timestamp,
 };
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tracing::Instrument as _;
 
 use crate::catalogue::{Catalogue, CatalogueDiff};
@@ -17,75 +17,10 @@ use crate::clock::{Clock, SuspendDetector};
 use crate::epoch::{Dialler, LiveEpoch};
 use crate::event::{Event, Telling};
 use crate::inbox::{Inbox, Message};
+use crate::messages::{Command, Note, What};
 use crate::metrics::Meters;
-use crate::outlook::Outlook;
-use crate::session::Session;
+use crate::published::{Observer, Outlook, Published};
 use crate::trace::Recording;
-
-/// What the handles ask of the owner.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// A caller waits for a session until then.
-    Connect { until: Instant, reply: oneshot::Sender<Admission> },
-    /// Something for the machine as it is.
-    Input(Input),
-    /// A call got no reply; it was sent then. Its caller hears of it when the machine has.
-    NoReply { epoch: Epoch, sent: Instant, noted: oneshot::Sender<()> },
-    /// A call was answered while there were strikes.
-    Answered,
-    /// A call found the session silent for longer than `keepalive`: the host may have slept.
-    Silent,
-    /// Answered when what was asked for before has been done.
-    Turn(oneshot::Sender<()>),
-    /// A session is broken, and a caller saw it.
-    Lost { epoch: Epoch, failure: Failure, cause: Arc<str> },
-}
-
-/// What the tasks of an epoch report.
-pub(crate) struct Note {
-    pub(crate) epoch: Epoch,
-    pub(crate) what: What,
-}
-
-pub(crate) enum What {
-    Reached(ReadyFlag),
-    /// The session is set up: the last flag.
-    Established(Arc<Session>),
-    /// Broken; the epoch waits to be closed.
-    Lost(Failure, Arc<str>),
-    /// Nothing is left.
-    Gone(Failure, Arc<str>),
-    /// A ping was answered, or refused by a server that is there.
-    Pong,
-    /// The server knows no pings.
-    PingUnsupported,
-    /// The session's catalogue was listed anew.
-    Relisted(Arc<Catalogue>),
-    /// For the subscribers.
-    Tell(Event),
-}
-
-/// What everybody may look at, as of the owner's last turn. Who waits is woken by another [`Outlook`] and by another
-/// catalogue, not by every change.
-#[derive(Clone, Debug)]
-pub(crate) struct Published {
-    pub(crate) snapshot: Snapshot,
-    /// The Ready epoch's session; none in the very turn in which readiness is gone.
-    pub(crate) session: Option<Arc<Session>>,
-    /// What may be offered: kept through a rebuild, withdrawn with a park.
-    pub(crate) catalogue: Option<Arc<Catalogue>>,
-    /// The last failure since the last Ready, in words.
-    pub(crate) cause: Option<Arc<str>>,
-}
-
-/// Told by the owner, in its turn, before anybody else can see it.
-pub(crate) trait Observer: Send + Sync {
-    /// What may be offered from now on; `None`: nothing.
-    fn offered(&self, catalogue: Option<&Arc<Catalogue>>);
-
-    /// What every subscriber is told.
-    fn told(&self, event: &Event);
-}
 
 pub(crate) struct Owner {
     pub(crate) machine: ConnectionMachine,

@@ -21,7 +21,7 @@ use crate::frame::{Meta, Object, RpcError};
 use crate::handshake::Established;
 use crate::inbox::Notes;
 use crate::link::LinkFacts;
-use crate::owner::{Note, What};
+use crate::messages::{Note, What};
 use crate::relay::{Ask, Relay, TakenBack};
 use crate::view::Handler;
 use crate::wire::Wire;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Admission, Epoch, Failure, Input, Refusal, Snapshot, State, Then, Timestamp, Want};
+use mcp_reconnect_core::{Admission, Epoch, Failure, Input, Refusal, Snapshot, Timestamp, Want};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{oneshot, watch};
@@ -16,9 +16,10 @@ use crate::error::CallError;
 use crate::event::Telling;
 use crate::inbox::Commands;
 use crate::limit::InFlight;
+use crate::messages::Command;
 use crate::metrics::Meters;
 use crate::options::{CallOptions, Tuning};
-use crate::owner::{Command, Published};
+use crate::published::{Published, needs_asking};
 use crate::session::Session;
 
 /// What the handles share.
@@ -140,11 +141,6 @@ impl Shared {
         let cause = self.published.borrow().cause.clone();
         CallError::Refused { why, retry_at: retry_at.map(|at| self.clock.instant(at)), cause }
     }
-}
-
-/// Whether nothing will come of waiting unless somebody asks.
-pub(crate) fn needs_asking(snapshot: &Snapshot) -> bool {
-    matches!(snapshot.state, State::Idle | State::Closing { then: Then::Rest, .. })
 }
 
 fn satisfies(epoch: Epoch, want: Want) -> bool {

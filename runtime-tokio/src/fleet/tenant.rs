@@ -13,7 +13,7 @@ use crate::config::{Digest, ServerConfig};
 use crate::connection::Connection;
 use crate::event::Event;
 use crate::options::Connect;
-use crate::owner::Observer;
+use crate::published::Observer;
 
 /// A server that is registered.
 pub(super) struct Server {

@@ -1,8 +1,35 @@
-//! Which changes of a connection's state wake those who wait for one.
+//! What everybody may look at of a connection, and which changes of it wake those who wait for one.
 
 use std::mem::{Discriminant, discriminant};
+use std::sync::Arc;
 
-use mcp_reconnect_core::{Breaker, Snapshot, State, Status, Timestamp};
+use mcp_reconnect_core::{Breaker, Snapshot, State, Status, Then, Timestamp};
+
+use crate::catalogue::Catalogue;
+use crate::event::Event;
+use crate::session::Session;
+
+/// What everybody may look at, as of the owner's last turn. Who waits is woken by another [`Outlook`] and by another
+/// catalogue, not by every change.
+#[derive(Clone, Debug)]
+pub(crate) struct Published {
+    pub(crate) snapshot: Snapshot,
+    /// The Ready epoch's session; none in the very turn in which readiness is gone.
+    pub(crate) session: Option<Arc<Session>>,
+    /// What may be offered: kept through a rebuild, withdrawn with a park.
+    pub(crate) catalogue: Option<Arc<Catalogue>>,
+    /// The last failure since the last Ready, in words.
+    pub(crate) cause: Option<Arc<str>>,
+}
+
+/// Told by the owner, in its turn, before anybody else can see it.
+pub(crate) trait Observer: Send + Sync {
+    /// What may be offered from now on; `None`: nothing.
+    fn offered(&self, catalogue: Option<&Arc<Catalogue>>);
+
+    /// What every subscriber is told.
+    fn told(&self, event: &Event);
+}
 
 /// All that a waiter goes by: snapshots that are the same in this admit, refuse and keep waiting the same callers. How far
 /// a dial has got, and what goes on in a session, is not in it.
@@ -28,6 +55,11 @@ impl Outlook {
     }
 }
 
+/// Whether nothing will come of waiting unless somebody asks.
+pub(crate) fn needs_asking(snapshot: &Snapshot) -> bool {
+    matches!(snapshot.state, State::Idle | State::Closing { then: Then::Rest, .. })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -38,7 +70,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::shared::needs_asking;
 
     /// What callers with all sorts of wishes are told.
     fn answers(

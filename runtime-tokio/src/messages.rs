@@ -1,0 +1,54 @@
+//! What the owner of a connection is told: the commands of its handles, and the notes of its epochs.
+
+use std::sync::Arc;
+
+use mcp_reconnect_core::{Admission, Epoch, Failure, Input, ReadyFlag};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::catalogue::Catalogue;
+use crate::event::Event;
+use crate::session::Session;
+
+/// What the handles ask of the owner.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A caller waits for a session until then.
+    Connect { until: Instant, reply: oneshot::Sender<Admission> },
+    /// Something for the machine as it is.
+    Input(Input),
+    /// A call got no reply; it was sent then. Its caller hears of it when the machine has.
+    NoReply { epoch: Epoch, sent: Instant, noted: oneshot::Sender<()> },
+    /// A call was answered while there were strikes.
+    Answered,
+    /// A call found the session silent for longer than `keepalive`: the host may have slept.
+    Silent,
+    /// Answered when what was asked for before has been done.
+    Turn(oneshot::Sender<()>),
+    /// A session is broken, and a caller saw it.
+    Lost { epoch: Epoch, failure: Failure, cause: Arc<str> },
+}
+
+/// What the tasks of an epoch report.
+pub(crate) struct Note {
+    pub(crate) epoch: Epoch,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    Reached(ReadyFlag),
+    /// The session is set up: the last flag.
+    Established(Arc<Session>),
+    /// Broken; the epoch waits to be closed.
+    Lost(Failure, Arc<str>),
+    /// Nothing is left.
+    Gone(Failure, Arc<str>),
+    /// A ping was answered, or refused by a server that is there.
+    Pong,
+    /// The server knows no pings.
+    PingUnsupported,
+    /// The session's catalogue was listed anew.
+    Relisted(Arc<Catalogue>),
+    /// For the subscribers.
+    Tell(Event),
+}
