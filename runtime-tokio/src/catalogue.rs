@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::established::Established;
 use crate::frame::{RpcError, excerpt, is_null};
-use crate::handshake::Established;
 use crate::pending::CallFailure;
 use crate::wire::{RequestOptions, Wire};
 

@@ -12,50 +12,25 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::catalogue::{Catalogue, Entry, ListError, Part, list};
+use crate::catalogue::{Entry, ListError, Part, list};
 use crate::client::Client;
-use crate::era::{EraMemory, EraPolicy};
+use crate::established::Established;
 use crate::event::Event;
 use crate::gate::Entrance;
-use crate::handshake::{Established, Handshake, HandshakeError, handshake};
+use crate::handshake::{Handshake, HandshakeError, handshake};
 use crate::inbox::Notes;
 use crate::link::{Attempt, Connector, Ended};
 use crate::messages::{Note, What};
 use crate::options::Require;
 use crate::session::Session;
-use crate::setup::{self, SetupFailure, Wanted};
-use crate::view::{self, Handler};
+use crate::setup::{self, SetupFailure};
+use crate::spec::{Spec, Wanted};
+use crate::view::{self};
 use crate::watched::Watched;
-use crate::wire::{ListChanges, RequestIds, Wire};
+use crate::wire::{ListChanges, Wire};
 
 /// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
 const LIST_SETTLE: Duration = Duration::from_millis(250);
-
-/// What every epoch of a connection goes by.
-pub(crate) struct Spec {
-    pub(crate) name: Arc<str>,
-    pub(crate) connector: Box<dyn Connector>,
-    pub(crate) handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
-    /// Who the connection says it is, where that is not the handler's word.
-    pub(crate) client: Option<Box<Client>>,
-    pub(crate) memory: Arc<EraMemory>,
-    pub(crate) policy: EraPolicy,
-    pub(crate) require: Require,
-    pub(crate) probe_patience: Mutex<Duration>,
-    pub(crate) wanted: Watched<Wanted>,
-    pub(crate) ids: RequestIds,
-    /// The last session's server.
-    pub(crate) met: Mutex<Option<Arc<ServerPeerInfo>>>,
-    /// What was listed last, in any session.
-    pub(crate) known: Mutex<Arc<Catalogue>>,
-}
-
-impl Spec {
-    /// What was listed last, in any session.
-    pub(crate) fn known(&self) -> Arc<Catalogue> {
-        lock(&self.known).clone()
-    }
-}
 
 /// Starts epochs.
 pub(crate) struct Dialler {

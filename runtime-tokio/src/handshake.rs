@@ -12,7 +12,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::client::Client;
 use crate::era::{self, Era, EraMemory, EraPolicy, best_common, offered, offered_in_text};
-use crate::frame::{Meta, RpcError};
+use crate::established::Established;
+use crate::frame::RpcError;
 use crate::greeting::{DiscoverReply, InitializeReply};
 use crate::link::WHY_TIMEOUT;
 use crate::pending::{Answer, Call, CallFailure};
@@ -34,33 +35,6 @@ pub(crate) struct Handshake<'a> {
     pub(crate) after_probe_killed: bool,
     /// Where the wait for a late probe answer is spawned; it ends with the wire.
     pub(crate) tasks: &'a TaskTracker,
-}
-
-/// A session that the server has agreed to.
-#[derive(Clone, Debug)]
-pub(crate) struct Established {
-    /// How the session began.
-    pub(crate) era: Era,
-    /// The agreed protocol version.
-    pub(crate) version: ProtocolVersion,
-    /// The result of `initialize` or `server/discover`, as it came.
-    pub(crate) raw: Arc<RawValue>,
-    /// The same for rmcp; also name, version, capabilities and instructions of the server.
-    pub(crate) peer: Arc<ServerPeerInfo>,
-    /// What `_meta` of every request must hold; empty in the legacy era.
-    pub(crate) meta: Arc<Meta>,
-}
-
-impl Established {
-    /// Asks the server for a sign of life; any answer is one, an error too.
-    pub(crate) fn ping(&self, wire: &Wire) -> Call {
-        let method = if self.version.has_initialize() { "ping" } else { "server/discover" };
-        wire.request(
-            method,
-            None,
-            RequestOptions { meta: &self.meta, uncancelled: true, uncounted: true, ..Default::default() },
-        )
-    }
 }
 
 /// Why there is no session.

@@ -25,6 +25,7 @@ mod connection;
 mod epoch;
 mod era;
 mod error;
+mod established;
 mod event;
 pub mod fleet;
 mod frame;
@@ -59,6 +60,7 @@ pub mod relay;
 mod session;
 mod setup;
 mod shared;
+mod spec;
 mod status;
 #[cfg(unix)]
 pub mod stdio;

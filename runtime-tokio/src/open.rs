@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::pending::RawAnswer;
+/// What the server answered, as it came: a result, or an error.
+pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
 /// The open requests of a wire: our own, and the view's. Locked for moments only.
 #[derive(Default)]

@@ -11,13 +11,12 @@ use tokio::time::timeout;
 
 use crate::frame::RpcError;
 use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::open::RawAnswer;
 use crate::relay::TakenBack;
 use crate::wire::Wire;
 
 /// What the server answered: a result, or an error.
 pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
-
-pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
 /// One open request. Dropping it gives the request up: the server is told, if it may have seen it.
 pub(crate) struct Call {

@@ -93,7 +93,7 @@ pub struct RawRequest<'a> {
 
 impl<'a> RawRequest<'a> {
     /// Whether a server of the session's era knows no such request: it is answered with an empty result, and what it
-    /// says is [kept](crate::setup::Wanted::keep).
+    /// says is [kept](crate::spec::Wanted::keep).
     pub(crate) fn needs_no_server(&self, session: &Session) -> bool {
         self.era == Era::Legacy
             && !session.server().protocol_version.has_initialize()

@@ -2,20 +2,17 @@
 
 #![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rmcp::model::{
-    LoggingLevel, ServerCapabilities, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
-};
+use rmcp::model::{ServerCapabilities, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter};
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use tokio::time::{Instant, timeout};
 
-use crate::epoch::Spec;
-use crate::handshake::Established;
+use crate::established::Established;
 use crate::pending::Call;
+use crate::spec::{Spec, Wanted};
 use crate::wire::{RequestOptions, Wire};
 
 /// How long one request of the set-up may take: a server that hangs on it still serves calls.
@@ -24,52 +21,6 @@ const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 const QUICK: Duration = Duration::from_secs(1);
 /// How often in a row it may fail quickly; then there is none in this epoch.
 const QUICK_FAILURES: u32 = 5;
-
-/// What the host has asked for, for as long as the connection lives.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Wanted {
-    pub(crate) log_level: Option<LoggingLevel>,
-    pub(crate) subscriptions: BTreeSet<String>,
-}
-
-impl Wanted {
-    /// Notes what a request of a client sets up, once it was answered.
-    pub(crate) fn keep(&mut self, method: &str, params: &RawValue) {
-        match Setting::read(method, params) {
-            Some(Setting::Level(level)) => self.log_level = Some(level),
-            Some(Setting::Subscribe(uri)) => _ = self.subscriptions.insert(uri),
-            Some(Setting::Unsubscribe(uri)) => _ = self.subscriptions.remove(&uri),
-            None => {}
-        }
-    }
-}
-
-/// A request that sets something up in a session.
-pub(crate) enum Setting {
-    Level(LoggingLevel),
-    Subscribe(String),
-    Unsubscribe(String),
-}
-
-impl Setting {
-    /// What a request sets up; `None` if it is another one, or its parameters cannot be read.
-    pub(crate) fn read(method: &str, params: &RawValue) -> Option<Self> {
-        #[derive(serde::Deserialize)]
-        struct Parts {
-            level: Option<LoggingLevel>,
-            uri: Option<String>,
-        }
-        if !["logging/setLevel", "resources/subscribe", "resources/unsubscribe"].contains(&method) {
-            return None;
-        }
-        let Parts { level, uri } = serde_json::from_str(params.get()).ok()?;
-        match method {
-            "logging/setLevel" => level.map(Self::Level),
-            "resources/subscribe" => uri.map(Self::Subscribe),
-            _ => uri.map(Self::Unsubscribe),
-        }
-    }
-}
 
 /// One thing that could not be set up.
 pub(crate) struct SetupFailure {

@@ -11,7 +11,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::call::{Performance, Target};
 use crate::clock::Clock;
-use crate::epoch::Spec;
 use crate::error::CallError;
 use crate::event::Telling;
 use crate::inbox::Commands;
@@ -21,6 +20,7 @@ use crate::metrics::Meters;
 use crate::options::{CallOptions, Tuning};
 use crate::published::{Published, needs_asking};
 use crate::session::Session;
+use crate::spec::Spec;
 
 /// What the handles share.
 pub(crate) struct Shared {

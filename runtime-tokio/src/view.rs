@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::established::Established;
 use crate::frame::{self, Frame, RpcError};
-use crate::handshake::Established;
 use crate::link::SendFailure;
 use crate::mailbox::MailboxReader;
 use crate::relay::Relay;

@@ -16,7 +16,7 @@ use crate::error::CallError;
 use crate::frame;
 use crate::options::CallOptions;
 use crate::relay::{RawRequest, TakenBack};
-use crate::setup::Setting;
+use crate::spec::Setting;
 
 impl Session {
     /// The answer to a request of the host, however long that takes.

@@ -1,0 +1,38 @@
+//! A session as the handshake left it.
+
+use std::sync::Arc;
+
+use rmcp::model::{ProtocolVersion, ServerPeerInfo};
+use serde_json::value::RawValue;
+
+use crate::era::Era;
+use crate::frame::Meta;
+use crate::pending::Call;
+use crate::wire::{RequestOptions, Wire};
+
+/// A session that the server has agreed to.
+#[derive(Clone, Debug)]
+pub(crate) struct Established {
+    /// How the session began.
+    pub(crate) era: Era,
+    /// The agreed protocol version.
+    pub(crate) version: ProtocolVersion,
+    /// The result of `initialize` or `server/discover`, as it came.
+    pub(crate) raw: Arc<RawValue>,
+    /// The same for rmcp; also name, version, capabilities and instructions of the server.
+    pub(crate) peer: Arc<ServerPeerInfo>,
+    /// What `_meta` of every request must hold; empty in the legacy era.
+    pub(crate) meta: Arc<Meta>,
+}
+
+impl Established {
+    /// Asks the server for a sign of life; any answer is one, an error too.
+    pub(crate) fn ping(&self, wire: &Wire) -> Call {
+        let method = if self.version.has_initialize() { "ping" } else { "server/discover" };
+        wire.request(
+            method,
+            None,
+            RequestOptions { meta: &self.meta, uncancelled: true, uncounted: true, ..Default::default() },
+        )
+    }
+}

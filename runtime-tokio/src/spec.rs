@@ -1,0 +1,92 @@
+//! What every session of a connection goes by, and what is wanted in each.
+
+#![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mcp_reconnect_core::Epoch;
+use rmcp::model::{LoggingLevel, ServerPeerInfo};
+use serde_json::value::RawValue;
+
+use crate::catalogue::Catalogue;
+use crate::client::Client;
+use crate::era::{EraMemory, EraPolicy};
+use crate::link::Connector;
+use crate::options::Require;
+use crate::view::Handler;
+use crate::watched::Watched;
+use crate::wire::RequestIds;
+
+/// What every epoch of a connection goes by.
+pub(crate) struct Spec {
+    pub(crate) name: Arc<str>,
+    pub(crate) connector: Box<dyn Connector>,
+    pub(crate) handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
+    /// Who the connection says it is, where that is not the handler's word.
+    pub(crate) client: Option<Box<Client>>,
+    pub(crate) memory: Arc<EraMemory>,
+    pub(crate) policy: EraPolicy,
+    pub(crate) require: Require,
+    pub(crate) probe_patience: Mutex<Duration>,
+    pub(crate) wanted: Watched<Wanted>,
+    pub(crate) ids: RequestIds,
+    /// The last session's server.
+    pub(crate) met: Mutex<Option<Arc<ServerPeerInfo>>>,
+    /// What was listed last, in any session.
+    pub(crate) known: Mutex<Arc<Catalogue>>,
+}
+
+impl Spec {
+    /// What was listed last, in any session.
+    pub(crate) fn known(&self) -> Arc<Catalogue> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What the host has asked for, for as long as the connection lives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) log_level: Option<LoggingLevel>,
+    pub(crate) subscriptions: BTreeSet<String>,
+}
+
+impl Wanted {
+    /// Notes what a request of a client sets up, once it was answered.
+    pub(crate) fn keep(&mut self, method: &str, params: &RawValue) {
+        match Setting::read(method, params) {
+            Some(Setting::Level(level)) => self.log_level = Some(level),
+            Some(Setting::Subscribe(uri)) => _ = self.subscriptions.insert(uri),
+            Some(Setting::Unsubscribe(uri)) => _ = self.subscriptions.remove(&uri),
+            None => {}
+        }
+    }
+}
+
+/// A request that sets something up in a session.
+pub(crate) enum Setting {
+    Level(LoggingLevel),
+    Subscribe(String),
+    Unsubscribe(String),
+}
+
+impl Setting {
+    /// What a request sets up; `None` if it is another one, or its parameters cannot be read.
+    pub(crate) fn read(method: &str, params: &RawValue) -> Option<Self> {
+        #[derive(serde::Deserialize)]
+        struct Parts {
+            level: Option<LoggingLevel>,
+            uri: Option<String>,
+        }
+        if !["logging/setLevel", "resources/subscribe", "resources/unsubscribe"].contains(&method) {
+            return None;
+        }
+        let Parts { level, uri } = serde_json::from_str(params.get()).ok()?;
+        match method {
+            "logging/setLevel" => level.map(Self::Level),
+            "resources/subscribe" => uri.map(Self::Subscribe),
+            _ => uri.map(Self::Unsubscribe),
+        }
+    }
+}
