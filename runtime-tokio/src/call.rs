@@ -15,12 +15,12 @@ use crate::client::LOG_LEVEL;
 use crate::clock::deadline;
 use crate::era::Era;
 use crate::error::CallError;
-use crate::frame::{Meta, Object, RpcError, is_null, member};
+use crate::frame::{Meta, Object, RpcError, empty_result, is_null, member};
 use crate::messages::Command;
 use crate::options::CallOptions;
 use crate::pending::{Answer, CallFailure};
 use crate::relay::{RawRequest, TakenBack};
-use crate::session::Session;
+use crate::session::{Session, disowns_session};
 use crate::shared::Shared;
 use crate::wire::{ProgressToken, RequestOptions};
 
@@ -389,48 +389,9 @@ fn i32_code(code: i64) -> i32 {
     i32::try_from(code).unwrap_or(ErrorCode::INTERNAL_ERROR.0)
 }
 
-pub(crate) fn empty_result() -> Box<RawValue> {
-    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
-}
-
-/// Whether an error is the server's session gate speaking: no handler ran, and no later request will fare better on
-/// this session.
-pub(crate) fn disowns_session(error: &RpcError) -> bool {
-    mcp_reconnect_http::classify::is_gate_error(error.code, &error.message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn error(code: i64, message: &str) -> RpcError {
-        RpcError { code, message: message.into(), data: None, json: "null".into() }
-    }
-
-    #[test]
-    fn the_gate_speaks_in_whole_sentences() {
-        for (code, message) in [
-            (-32000, "Bad Request: Server not initialized"),
-            (-32000, "Bad Request: No valid session ID provided"),
-            (-32001, "Session not found"),
-            (-32600, "Session terminated"),
-            (32600, "Session terminated."),
-        ] {
-            assert!(disowns_session(&error(code, message)), "{code} {message}");
-        }
-    }
-
-    #[test]
-    fn a_tools_own_words_about_sessions_are_not_the_gate() {
-        for (code, message) in [
-            (-32602, "Session not found"),
-            (-32000, "browser session not found: tab 3"),
-            (-32603, "Server not initialized"),
-            (-32000, "database server not initialized yet, call init first"),
-        ] {
-            assert!(!disowns_session(&error(code, message)), "{code} {message}");
-        }
-    }
 
     #[test]
     fn only_the_result_type_asks_for_input() {

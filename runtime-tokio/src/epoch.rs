@@ -22,10 +22,10 @@ use crate::inbox::Notes;
 use crate::link::{Attempt, Connector, Ended};
 use crate::messages::{Note, What};
 use crate::options::Require;
-use crate::session::Session;
+use crate::session::{Session, disowns_session};
 use crate::setup::{self, SetupFailure};
 use crate::spec::{Spec, Wanted};
-use crate::view::{self};
+use crate::view;
 use crate::watched::Watched;
 use crate::wire::{ListChanges, Wire};
 
@@ -73,9 +73,10 @@ impl Dialler {
         LiveEpoch { epoch, session: None, reached: None, reins, task }
     }
 
-    /// Spawns a task that ends with the connection.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
+    /// Asks the server of a session for a sign of life within this time; a note says what came of it.
+    pub(crate) fn ping(&self, session: Arc<Session>, patience: Duration) {
+        let ping = ping(session, patience, self.notes.clone());
+        self.tasks.spawn(ping.in_current_span());
     }
 
     /// Resolves when nothing of the connection runs any more.
@@ -309,8 +310,7 @@ impl Life {
             self.set_up(&wire, &established, &later).await;
             wanted = later;
         }
-        let session = Session::new(wire, established, service, catalogue, self.notes.clone());
-        Ok(Arc::new(session))
+        Ok(Arc::new(Session::new(wire, established, service, catalogue)))
     }
 
     fn wanted(&self) -> Wanted {
@@ -419,6 +419,29 @@ impl Life {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
+    let mut ping = session.established().ping(session.wire());
+    let what = match timeout(patience, ping.answer()).await {
+        Ok(Ok(Ok(_))) => What::Pong,
+        Ok(Ok(Err(error))) if disowns_session(&error) => {
+            let cause = format!("the server has lost the session: {error}");
+            What::Lost(FailureClass::SessionGone.into(), cause.into())
+        }
+        Ok(Ok(Err(error))) => {
+            tracing::debug!(%error, "the server knows no pings");
+            What::PingUnsupported
+        }
+        // Refused, by a server that is there (HTTP 429).
+        Ok(Err(_)) if session.wire().control().survives() => {
+            session.wire().touch();
+            What::Pong
+        }
+        // The end of the link is told by itself, and silence is seen at the ping's deadline.
+        Ok(Err(_)) | Err(_) => return,
+    };
+    notes.send(Note { epoch: session.epoch(), what });
 }
 
 async fn relist<T: Entry>(session: &Session, part: &mut Part<T>) {

@@ -313,6 +313,11 @@ pub(crate) fn with_first(object: &str, name: &str, value: &str) -> String {
     format!(r#"{{"{name}":{value}{comma}{rest}"#)
 }
 
+/// A result that says nothing.
+pub(crate) fn empty_result() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
 /// The members of a JSON object in their order, values unread.
 #[derive(Default)]
 pub(crate) struct Object<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);

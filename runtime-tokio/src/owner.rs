@@ -10,7 +10,6 @@ use mcp_reconnect_core::{
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep_until;
-use tracing::Instrument as _;
 
 use crate::catalogue::{Catalogue, CatalogueDiff};
 use crate::clock::{Clock, SuspendDetector};
@@ -334,8 +333,7 @@ impl Owner {
     fn ping(&self, epoch: Epoch) {
         let live = self.live.as_ref().filter(|live| live.epoch == epoch);
         if let Some(session) = live.and_then(|live| live.session.clone()) {
-            let timeout = self.machine.config().ping_timeout();
-            self.dialler.spawn(session.ping(timeout).in_current_span());
+            self.dialler.ping(session, self.machine.config().ping_timeout());
         }
     }
 }

@@ -4,24 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use mcp_reconnect_core::{Epoch, FailureClass};
+use mcp_reconnect_core::Epoch;
 use rmcp::model::{ClientResult, ErrorCode, ErrorData, InputRequest, RequestId, ServerPeerInfo, ServerRequest};
 use rmcp::service::{RequestContext, RunningService};
 use rmcp::{RoleClient, Service as _};
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
-use crate::call::disowns_session;
 use crate::catalogue::Catalogue;
 use crate::era::Era;
 use crate::error::CallError;
 use crate::established::Established;
 use crate::frame::{Meta, Object, RpcError};
-use crate::inbox::Notes;
 use crate::link::LinkFacts;
-use crate::messages::{Note, What};
 use crate::relay::{Ask, Relay, TakenBack};
 use crate::view::Handler;
 use crate::wire::Wire;
@@ -35,7 +30,6 @@ pub struct Session {
     established: Established,
     service: RunningService<RoleClient, Handler>,
     catalogue: Mutex<Arc<Catalogue>>,
-    notes: Notes,
     /// Reported to be broken: not handed out, though the owner may not have come to it yet.
     condemned: AtomicBool,
 }
@@ -46,14 +40,12 @@ impl Session {
         established: Established,
         service: RunningService<RoleClient, Handler>,
         catalogue: Catalogue,
-        notes: Notes,
     ) -> Self {
         Self {
             wire,
             established,
             service,
             catalogue: Mutex::new(Arc::new(catalogue)),
-            notes,
             condemned: AtomicBool::new(false),
         }
     }
@@ -137,33 +129,6 @@ impl Session {
         *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }
 
-    /// Asks for a sign of life, and reports what comes of it.
-    pub(crate) fn ping(self: &Arc<Self>, patience: Duration) -> impl Future<Output = ()> + Send + 'static {
-        let session = self.clone();
-        async move {
-            let mut ping = session.established.ping(&session.wire);
-            let what = match timeout(patience, ping.answer()).await {
-                Ok(Ok(Ok(_))) => What::Pong,
-                Ok(Ok(Err(error))) if disowns_session(&error) => {
-                    let cause = format!("the server has lost the session: {error}");
-                    What::Lost(FailureClass::SessionGone.into(), cause.into())
-                }
-                Ok(Ok(Err(error))) => {
-                    tracing::debug!(%error, "the server knows no pings");
-                    What::PingUnsupported
-                }
-                // Refused, by a server that is there (HTTP 429).
-                Ok(Err(_)) if session.wire.control().survives() => {
-                    session.wire.touch();
-                    What::Pong
-                }
-                // The end of the link is told by itself, and silence is seen at the ping's deadline.
-                Ok(Err(_)) | Err(_) => return,
-            };
-            session.notes.send(Note { epoch: session.epoch(), what });
-        }
-    }
-
     /// Lets the client's handler or relay answer the requests of an `input_required` result.
     pub(crate) async fn answer_input(
         &self,
@@ -227,8 +192,48 @@ impl Session {
     }
 }
 
+/// Whether an error is the server's session gate speaking: no handler ran, and no later request will fare better on
+/// this session.
+pub(crate) fn disowns_session(error: &RpcError) -> bool {
+    mcp_reconnect_http::classify::is_gate_error(error.code, &error.message)
+}
+
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("epoch", &self.epoch()).field("era", &self.era()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: i64, message: &str) -> RpcError {
+        RpcError { code, message: message.into(), data: None, json: "null".into() }
+    }
+
+    #[test]
+    fn the_gate_speaks_in_whole_sentences() {
+        for (code, message) in [
+            (-32000, "Bad Request: Server not initialized"),
+            (-32000, "Bad Request: No valid session ID provided"),
+            (-32001, "Session not found"),
+            (-32600, "Session terminated"),
+            (32600, "Session terminated."),
+        ] {
+            assert!(disowns_session(&error(code, message)), "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn a_tools_own_words_about_sessions_are_not_the_gate() {
+        for (code, message) in [
+            (-32602, "Session not found"),
+            (-32000, "browser session not found: tab 3"),
+            (-32603, "Server not initialized"),
+            (-32000, "database server not initialized yet, call init first"),
+        ] {
+            assert!(!disowns_session(&error(code, message)), "{code} {message}");
+        }
     }
 }
