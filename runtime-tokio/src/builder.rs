@@ -28,13 +28,13 @@ use crate::metrics::Meters;
 use crate::options::{CallOptions, Connect, PROBE_PATIENCE, Require, Tuning, check_close_timeout, random_seed};
 use crate::owner::Owner;
 use crate::published::{Observer, Published};
-use crate::relay::Relay;
 use crate::shared::Shared;
 use crate::spec::Spec;
 use crate::trace::{Header, Recorder};
 use crate::view::Handler;
 use crate::watched::Watched;
 use crate::wire::RequestIds;
+use crate::wire::relay::Relay;
 
 /// Sets up a [`Connection`].
 #[must_use]
@@ -56,6 +56,13 @@ pub struct Builder {
     observer: Option<Box<dyn Observer>>,
     entrance: Entrance,
     recorder: Option<Recorder>,
+}
+
+impl Connection {
+    /// Begins a connection to the server that `connector` reaches.
+    pub fn builder(connector: impl Connector) -> Builder {
+        Builder::new(Box::new(connector))
+    }
 }
 
 impl Builder {

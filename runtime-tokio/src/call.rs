@@ -18,11 +18,11 @@ use crate::error::CallError;
 use crate::frame::{Meta, Object, RpcError, empty_result, is_null, member};
 use crate::messages::Command;
 use crate::options::CallOptions;
-use crate::pending::{Answer, CallFailure};
-use crate::relay::{RawRequest, TakenBack};
+use crate::raw::RawRequest;
 use crate::session::{Session, disowns_session};
 use crate::shared::Shared;
-use crate::wire::{ProgressToken, RequestOptions};
+use crate::wire::relay::TakenBack;
+use crate::wire::{Answer, CallFailure, ProgressToken, RequestOptions};
 
 /// How long nothing must have come in for a call that its caller drops to count as one without a reply.
 const SILENCE: Duration = Duration::from_secs(5);

@@ -12,8 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::established::Established;
 use crate::frame::{RpcError, excerpt, is_null};
-use crate::pending::CallFailure;
-use crate::wire::{RequestOptions, Wire};
+use crate::wire::{CallFailure, RequestOptions, Wire};
 
 /// How many pages of a list are read.
 pub(crate) const MAX_PAGES: usize = 1_000;

@@ -14,22 +14,23 @@ use rmcp::model::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
-use crate::builder::Builder;
 use crate::call::{Performance, Target};
 use crate::catalogue::Catalogue;
 use crate::clock::deadline;
 use crate::era::EraFacts;
 use crate::error::{BuildError, CallError};
 use crate::event::Events;
-use crate::link::Connector;
+use crate::frame;
 use crate::messages::Command;
 use crate::options::{CallOptions, Tuning, check_close_timeout};
 use crate::published::Published;
+use crate::raw::RawRequest;
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::wire::relay::TakenBack;
 
 /// A connection to one MCP server that is rebuilt for as long as it lives.
 ///
@@ -39,11 +40,6 @@ use crate::shared::Shared;
 pub struct Connection(pub(crate) Arc<Shared>);
 
 impl Connection {
-    /// Begins a connection to the server that `connector` reaches.
-    pub fn builder(connector: impl Connector) -> Builder {
-        Builder::new(Box::new(connector))
-    }
-
     /// Calls a tool, with the connection's own options.
     ///
     /// Waits for a session where there is none, and is sent again on a fresh one where that is safe. A task that the
@@ -72,7 +68,7 @@ impl Connection {
             result_type: Option<&'a RawValue>,
         }
         let target = Target::Tool(&params.name);
-        let (session, result) = self.0.perform(target, Some(&params), options).await?;
+        let (session, result) = self.perform(target, Some(&params), options).await?;
         let kind = serde_json::from_str::<Kind<'_>>(result.get()).ok().and_then(|kind| kind.result_type);
         if kind.is_some_and(|kind| kind.get() == "\"task\"") {
             return read::<CreateTaskResult>(&session, &result).map(CallToolResponse::Task);
@@ -170,9 +166,70 @@ impl Connection {
         let session = self.0.published.borrow().session.clone();
         match session {
             Some(session) if session.server().protocol_version.has_initialize() => {
-                self.0.perform(Target::Method(method), Some(params), &self.0.tuning().options).await.map(drop)
+                self.perform(Target::Method(method), Some(params), &self.0.tuning().options).await.map(drop)
             }
             Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Sends any request as it is: the session that answered, and the `result` as it came.
+    ///
+    /// Waits for a session where there is none. What may be sent again goes by the method, for a tool by its
+    /// annotations. For a legacy client the rounds of an `input_required` result are gone through with the
+    /// [`Relay`], as with a typed handler. A log level and subscriptions are set up again in later sessions.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`]; the error of [`CallError::Server`] has its text.
+    pub async fn request_raw(
+        &self,
+        request: RawRequest<'_>,
+        options: &CallOptions,
+    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        self.request_raw_until(request, options, &TakenBack::default()).await
+    }
+
+    /// The same; when it is dropped the server is told what was said with `taken_back`.
+    pub(crate) async fn request_raw_until(
+        &self,
+        request: RawRequest<'_>,
+        options: &CallOptions,
+        taken_back: &TakenBack,
+    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let performance = Performance::new(&self.0, Target::Raw(request), options).taken_back_with(taken_back);
+        let (session, result) = performance.run(request.params).await?;
+        if let Some(params) = request.params {
+            self.set_later(request.method, params);
+        }
+        let result = request.result(&session, result);
+        Ok((session, result))
+    }
+
+    /// Takes what a request sets up for the sessions to come.
+    pub(crate) fn set_later(&self, method: &str, params: &RawValue) {
+        self.0.spec.wanted.update(|wanted| wanted.keep(method, params));
+    }
+
+    /// Sends a notification as it is to the session that is there; without one it is dropped.
+    ///
+    /// It has its place among what is sent when this returns; the future resolves when it is written (stdio) or accepted
+    /// (HTTP), or lost, and gives up what was not begun when it is dropped.
+    pub fn notify_raw(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let session = self.0.published.borrow().session.clone();
+        let sent = session.map(|session| {
+            let sending = session.wire().send(frame::notification(method, params.map(RawValue::get)));
+            (session, sending)
+        });
+        async move {
+            if let Some((session, sending)) = sent
+                && let Err(failure) = sending.await
+            {
+                tracing::debug!(epoch = %session.epoch(), cause = %failure.cause, "a notification was lost");
+            }
         }
     }
 
@@ -328,8 +385,19 @@ impl Connection {
         while published.changed().await.is_ok() {}
     }
 
+    /// Runs a call with these parameters: the session that answered, and the result as it came.
+    async fn perform(
+        &self,
+        target: Target<'_>,
+        params: Option<&(impl Serialize + Sync)>,
+        options: &CallOptions,
+    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
+        let params = params.map(to_raw_value).transpose().map_err(CallError::invalid_params)?;
+        Performance::new(&self.0, target, options).run(params.as_deref()).await
+    }
+
     async fn ask<T: DeserializeOwned>(&self, method: &str, params: &(impl Serialize + Sync)) -> Result<T, CallError> {
-        let (session, result) = self.0.perform(Target::Method(method), Some(params), &self.0.tuning().options).await?;
+        let (session, result) = self.perform(Target::Method(method), Some(params), &self.0.tuning().options).await?;
         read(&session, &result)
     }
 }

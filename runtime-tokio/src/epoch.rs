@@ -19,7 +19,7 @@ use crate::event::Event;
 use crate::gate::Entrance;
 use crate::handshake::{Handshake, HandshakeError, handshake};
 use crate::inbox::Notes;
-use crate::link::{Attempt, Connector, Ended};
+use crate::link::{Attempt, Ended};
 use crate::messages::{Note, What};
 use crate::options::Require;
 use crate::session::{Session, disowns_session};

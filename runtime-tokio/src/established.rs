@@ -7,8 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::era::Era;
 use crate::frame::Meta;
-use crate::pending::Call;
-use crate::wire::{RequestOptions, Wire};
+use crate::wire::{Call, RequestOptions, Wire};
 
 /// A session that the server has agreed to.
 #[derive(Clone, Debug)]

@@ -16,8 +16,7 @@ use crate::established::Established;
 use crate::frame::RpcError;
 use crate::greeting::{DiscoverReply, InitializeReply};
 use crate::link::WHY_TIMEOUT;
-use crate::pending::{Answer, Call, CallFailure};
-use crate::wire::{RequestOptions, Wire};
+use crate::wire::{Answer, Call, CallFailure, RequestOptions, Wire};
 
 /// What a handshake goes by.
 pub(crate) struct Handshake<'a> {

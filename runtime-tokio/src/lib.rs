@@ -41,7 +41,6 @@ mod limit;
 #[cfg(unix)]
 pub mod lines;
 pub mod link;
-mod mailbox;
 mod messages;
 #[cfg(feature = "metrics")]
 pub mod metrics;
@@ -50,13 +49,10 @@ pub mod metrics;
 mod metrics;
 #[cfg(feature = "oauth")]
 pub mod oauth;
-mod open;
 mod options;
 mod owner;
-mod pending;
 mod published;
-mod queue;
-pub mod relay;
+mod raw;
 mod session;
 mod setup;
 mod shared;
@@ -64,12 +60,19 @@ mod spec;
 mod status;
 #[cfg(unix)]
 pub mod stdio;
-#[cfg(test)]
-mod testlink;
 pub mod trace;
 mod view;
 mod watched;
 mod wire;
+
+/// The raw view of a connection: what a server asks and tells goes to a [`Relay`](relay::Relay) as it came, and any
+/// request can be sent as it is ([`Connection::request_raw`]). Nothing is read as a type, so nothing that a type does not
+/// know is lost.
+pub mod relay {
+    pub use crate::client::{Client, NoClient};
+    pub use crate::raw::RawRequest;
+    pub use crate::wire::relay::{Ask, Relay, TakenBack};
+}
 
 pub use builder::Builder;
 pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};

@@ -17,9 +17,9 @@ use crate::error::CallError;
 use crate::established::Established;
 use crate::frame::{Meta, Object, RpcError};
 use crate::link::LinkFacts;
-use crate::relay::{Ask, Relay, TakenBack};
 use crate::view::Handler;
 use crate::wire::Wire;
+use crate::wire::relay::{Ask, Relay, TakenBack};
 
 /// A session of one epoch. It ends with its epoch and is never revived: ask the connection for another one.
 ///

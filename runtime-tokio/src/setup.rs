@@ -11,9 +11,8 @@ use serde_json::value::to_raw_value;
 use tokio::time::{Instant, timeout};
 
 use crate::established::Established;
-use crate::pending::Call;
 use crate::spec::{Spec, Wanted};
-use crate::wire::{RequestOptions, Wire};
+use crate::wire::{Call, RequestOptions, Wire};
 
 /// How long one request of the set-up may take: a server that hangs on it still serves calls.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(5);

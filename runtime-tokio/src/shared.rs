@@ -4,12 +4,9 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use mcp_reconnect_core::{Admission, Epoch, Failure, Input, Refusal, Snapshot, Timestamp, Want};
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::call::{Performance, Target};
 use crate::clock::Clock;
 use crate::error::CallError;
 use crate::event::Telling;
@@ -17,7 +14,7 @@ use crate::inbox::Commands;
 use crate::limit::InFlight;
 use crate::messages::Command;
 use crate::metrics::Meters;
-use crate::options::{CallOptions, Tuning};
+use crate::options::Tuning;
 use crate::published::{Published, needs_asking};
 use crate::session::Session;
 use crate::spec::Spec;
@@ -64,17 +61,6 @@ impl Shared {
 
     pub(crate) fn keepalive(&self) -> Duration {
         self.tuning().config.keepalive()
-    }
-
-    /// Runs a call with these parameters: the session that answered, and the result as it came.
-    pub(crate) async fn perform(
-        &self,
-        target: Target<'_>,
-        params: Option<&(impl Serialize + Sync)>,
-        options: &CallOptions,
-    ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
-        let params = params.map(to_raw_value).transpose().map_err(CallError::invalid_params)?;
-        Performance::new(self, target, options).run(params.as_deref()).await
     }
 
     /// A session that satisfies `want`, within this time. While one is Ready and the breaker is closed nothing but the

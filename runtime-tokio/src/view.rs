@@ -1,7 +1,5 @@
 //! rmcp's running service as a view on a wire: typed use of one epoch.
 
-mod relayed;
-
 use std::borrow::Cow;
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -29,10 +27,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::established::Established;
 use crate::frame::{self, Frame, RpcError};
 use crate::link::SendFailure;
-use crate::mailbox::MailboxReader;
-use crate::relay::Relay;
-use crate::wire::Wire;
-pub(crate) use relayed::Relayed;
+use crate::wire::mailbox::MailboxReader;
+use crate::wire::relay::Relay;
+use crate::wire::{Relayed, Wire};
 
 /// How long a handler may go on after its session has ended (its context's token tells it); then it is dropped.
 const HANDLER_GRACE: Duration = Duration::from_secs(1);

@@ -1,5 +1,14 @@
 //! The one reader of an epoch's link: matches answers, keeps the facts of liveness, passes the rest to the view.
 
+mod call;
+pub(crate) mod mailbox;
+mod open;
+mod queue;
+pub(crate) mod relay;
+mod relayed;
+#[cfg(test)]
+pub(crate) mod testlink;
+
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,11 +28,13 @@ use tracing::Instrument as _;
 
 use crate::frame::{self, Frame, Meta, id_number};
 use crate::link::{Ended, Fate, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
-use crate::mailbox::{Mailbox, MailboxReader, mailbox};
-use crate::open::{OpenCall, OpenRequests};
-use crate::pending::Call;
-use crate::view::Relayed;
 use crate::watched::Watched;
+
+pub(crate) use call::{Answer, Call, CallFailure};
+pub(crate) use relayed::Relayed;
+
+use mailbox::{Mailbox, MailboxReader, mailbox};
+use open::{OpenCall, OpenRequests};
 
 /// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
 pub(crate) const FIRST_ID: u64 = 1 << 30;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::client::Client;
 use crate::era::Era;
-use crate::testlink::{EXIT, Far, wire};
+use crate::wire::testlink::{EXIT, Far, wire};
 
 fn session(capabilities: Value) -> Established {
     let version = ProtocolVersion::LATEST;

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
 use crate::frame::{self, id_number};
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 pub(super) type Answer = Result<Box<RawValue>, Box<RawValue>>;
 

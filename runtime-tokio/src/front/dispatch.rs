@@ -26,7 +26,7 @@ use crate::client::{Client, PROTOCOL_VERSION};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::frame::{self, Frame, Object, member};
-use crate::relay::{Ask, Relay};
+use crate::wire::relay::{Ask, Relay};
 
 pub(super) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32_601;

@@ -10,7 +10,7 @@ use super::dispatch::{Session, Upstream};
 use crate::era::{Era, ours};
 use crate::frame::{Object, member, set_member, string};
 use crate::options::CallOptions;
-use crate::relay::RawRequest;
+use crate::raw::RawRequest;
 
 /// What a server that is not known may be able to do.
 pub(super) const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dispatch::{INVALID_REQUEST, MAX_OPEN, PARSE_ERROR};
 use crate::frame::{self, Object, excerpt, member};
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 /// The requests of a host that are not settled, by their ids as it wrote them.
 #[derive(Default)]

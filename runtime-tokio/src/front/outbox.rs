@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-use crate::mailbox::{Mailbox, MailboxReader, mailbox};
+use crate::wire::mailbox::{Mailbox, MailboxReader, mailbox};
 
 /// Bounded in bytes: what the host is told beyond that is left out, what it is owed waits.
 #[derive(Clone)]

@@ -14,8 +14,9 @@ use crate::era::Era;
 use crate::error::CallError;
 use crate::frame::{self, empty_result};
 use crate::options::CallOptions;
-use crate::relay::{RawRequest, TakenBack};
+use crate::raw::RawRequest;
 use crate::spec::Setting;
+use crate::wire::relay::TakenBack;
 
 impl Session {
     /// The answer to a request of the host, however long that takes.

@@ -8,7 +8,7 @@ use super::*;
 use crate::client::Client;
 use crate::era::EraFacts;
 use crate::link::{Ended, SendFailure};
-use crate::testlink::{EXIT, Far, settle, wire};
+use crate::wire::testlink::{EXIT, Far, settle, wire};
 
 type Outcome = Result<Established, HandshakeError>;
 

@@ -18,7 +18,7 @@ use super::*;
 use crate::client::Client;
 use crate::era::{Era, version};
 use crate::link::Ended;
-use crate::testlink::{Far, settle, wire};
+use crate::wire::testlink::{Far, settle, wire};
 
 /// A user who takes a minute to answer, and notes what he was told.
 #[derive(Clone, Default)]

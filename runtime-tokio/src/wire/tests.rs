@@ -3,8 +3,8 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::*;
-use crate::pending::{Answer, CallFailure};
-use crate::testlink::{EXIT, Far, settle, wire};
+use crate::wire::testlink::{EXIT, Far, settle, wire};
+use crate::wire::{Answer, CallFailure};
 
 fn ask(wire: &Wire) -> Call {
     wire.request("tools/call", None, RequestOptions::default())
@@ -295,7 +295,7 @@ async fn what_comes_before_a_view_is_bounded_and_a_view_that_is_slow_loses_nothi
     }
     far.answer(&request, json!(1)).await;
     assert_eq!(result(call.answer().await), json!(1));
-    assert_eq!(wire.stats().dropped, 1100 - crate::mailbox::FRAMES as u64);
+    assert_eq!(wire.stats().dropped, 1100 - crate::wire::mailbox::FRAMES as u64);
     let mut frames = wire.attach().unwrap();
     let inbound = far.inbound.clone();
     let more = tokio::spawn(async move {
@@ -306,10 +306,10 @@ async fn what_comes_before_a_view_is_bounded_and_a_view_that_is_slow_loses_nothi
     });
     settle().await;
     assert!(!more.is_finished());
-    for n in (0..crate::mailbox::FRAMES).chain(1100..3000) {
+    for n in (0..crate::wire::mailbox::FRAMES).chain(1100..3000) {
         assert!(frames.next().await.unwrap().contains(&format!("\"n\":{n}}}")), "{n}");
     }
-    assert_eq!(wire.stats().dropped, 1100 - crate::mailbox::FRAMES as u64);
+    assert_eq!(wire.stats().dropped, 1100 - crate::wire::mailbox::FRAMES as u64);
     // 8 MiB are a bound as well.
     let large = json!({ "jsonrpc": "2.0", "method": "x", "params": { "x": "x".repeat(5 << 20) } });
     let (wire, far) = self::wire();
@@ -337,7 +337,7 @@ async fn k24_progress_with_its_own_token_is_reported_and_passed_on() {
     let request: Value = serde_json::from_str(frame.frame()).unwrap();
     frame.finish(Ok(()));
     assert_eq!(request["params"], json!({ "name": "x", "_meta": { "trace": 1, "progressToken": call.id() } }));
-    let bumped = async |progress: &crate::pending::Progress| {
+    let bumped = async |progress: &crate::wire::call::Progress| {
         tokio::select! {
             biased;
             () = progress.bumped() => true,

@@ -15,7 +15,7 @@ use crate::frame;
 use crate::front::asks::Answer;
 use crate::front::dispatch::INVALID_REQUEST;
 use crate::front::greet::{EVERYTHING, Greeting};
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 /// How much longer than a server's front may take its answer is waited for.
 const GRACE: Duration = Duration::from_secs(1);

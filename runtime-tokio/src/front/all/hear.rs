@@ -15,7 +15,7 @@ use crate::front::asks::Answer;
 use crate::front::changes::Kind;
 use crate::front::dispatch::INVALID_PARAMS;
 use crate::front::streams::{STREAM, on_stream};
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 impl Hub {
     /// Takes what the front of this member says, until it has ended.

@@ -21,7 +21,7 @@ use crate::front::control::Subject;
 use crate::front::dispatch::{INVALID_REQUEST, METHOD_NOT_FOUND, opening};
 use crate::front::open::{self, OpenRequests};
 use crate::front::outbox::Outbox;
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 /// How long the last messages may wait for the host.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

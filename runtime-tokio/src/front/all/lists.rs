@@ -16,7 +16,7 @@ use crate::front::changes::Kind;
 use crate::front::control::Tool;
 use crate::front::dispatch::{INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::front::greet::quoted;
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 impl Kind {
     /// What a server declares that has such a list.

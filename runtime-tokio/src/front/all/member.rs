@@ -18,8 +18,8 @@ use crate::frame::{self, Object, id_number, member};
 use crate::front::HostEnd;
 use crate::front::asks::Answer;
 use crate::front::status::Seat;
-use crate::mailbox::{Mailbox, MailboxReader, mailbox};
-use crate::relay::TakenBack;
+use crate::wire::mailbox::{Mailbox, MailboxReader, mailbox};
+use crate::wire::relay::TakenBack;
 
 /// A server, and what is under way with its front.
 pub(super) struct Member {

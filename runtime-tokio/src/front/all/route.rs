@@ -20,7 +20,7 @@ use crate::front::control::Tool;
 use crate::front::dispatch::INVALID_PARAMS;
 use crate::front::greet::quoted;
 use crate::front::offer::hidden;
-use crate::relay::TakenBack;
+use crate::wire::relay::TakenBack;
 
 /// Who has what.
 #[derive(Default)]

@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use crate::frame::RpcError;
 use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
-use crate::open::RawAnswer;
-use crate::relay::TakenBack;
 use crate::wire::Wire;
+use crate::wire::open::RawAnswer;
+use crate::wire::relay::TakenBack;
 
 /// What the server answered: a result, or an error.
 pub(crate) type Answer = Result<Box<RawValue>, RpcError>;

@@ -11,8 +11,8 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::frame::{self, Frame};
-use crate::relay::{Ask, Relay, TakenBack};
 use crate::wire::Wire;
+use crate::wire::relay::{Ask, Relay, TakenBack};
 
 /// How many requests a server may have open at once; one more is refused.
 const MAX_ASKS: usize = 256;
@@ -31,7 +31,7 @@ pub(crate) struct Relayed {
 type Open = Arc<Mutex<HashMap<Box<str>, (CancellationToken, TakenBack)>>>;
 
 impl Relayed {
-    pub(super) fn new(wire: Wire, relay: Arc<dyn Relay>, end: CancellationToken, tasks: TaskTracker) -> Self {
+    pub(crate) fn new(wire: Wire, relay: Arc<dyn Relay>, end: CancellationToken, tasks: TaskTracker) -> Self {
         Self { wire, relay, end, tasks, open: Arc::default() }
     }
 

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use tokio::sync::Semaphore;
 
-use crate::queue::Queue;
+use crate::wire::queue::Queue;
 
 /// How many frames may wait, if none is large.
 pub(crate) const FRAMES: usize = 1024;
