@@ -27,6 +27,7 @@ mod call;
 mod event;
 mod names;
 mod ready;
+mod report;
 pub mod state;
 mod tenant;
 mod tools;
@@ -47,12 +48,12 @@ use crate::status::{ServerState, ServerStatus};
 use crate::view::Handler;
 
 pub use crate::options::CataloguePolicy;
-pub use apply::{ApplyReport, Outcome};
 pub use approval::{Approvals, Aspect, Fingerprint, Verdict};
 pub use call::FleetCallError;
 pub use event::{FleetEvent, FleetEvents};
 pub use names::{NamingError, ToolNaming};
 pub use ready::{Readiness, Select};
+pub use report::{ApplyReport, Outcome};
 pub use tools::{FleetTool, FleetTools, LookupError, Notice, ToolsDiff, Withheld};
 
 use event::FLEET_EVENT_CAPACITY;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::apply::Outcome;
+use super::report::Outcome;
 use super::tools::ToolsDiff;
 use crate::event::Event;
 

@@ -68,9 +68,9 @@ use crate::clock::unix_millis;
 use crate::connection::Connection;
 use crate::era::EraFacts;
 
-pub use file::{MAX_SIZE, StateFile};
+pub use file::StateFile;
 pub use saver::{FINISH_TIMEOUT, SAVE_INTERVAL, Saver};
-pub use warning::{StateProblem, StateWarning};
+pub use warning::{MAX_SIZE, StateProblem, StateWarning};
 
 type Tools = Option<Arc<[Item<Tool>]>>;
 

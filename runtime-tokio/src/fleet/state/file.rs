@@ -10,13 +10,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::warning::{StateProblem, StateWarning};
+use super::warning::{MAX_SIZE, StateProblem, StateWarning};
 use super::{ServerState, State};
 use crate::clock::unix_millis;
 use crate::frame;
-
-/// The largest state file that is read or written, in bytes.
-pub const MAX_SIZE: u64 = 64 << 20;
 
 const FORMAT: &str = "mcp-reconnect-state";
 const VERSION: u64 = 1;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use super::file::MAX_SIZE;
+/// The largest state file that is read or written, in bytes.
+pub const MAX_SIZE: u64 = 64 << 20;
 
 /// Why a state file, or a part of it, is not used or not written. Nothing but a warning: a host starts and runs without.
 #[derive(Clone, Debug, PartialEq, Eq)]
