@@ -46,10 +46,10 @@ pub use read::CONTAINERS;
 #[cfg(feature = "watch")]
 pub use watcher::{WatchError, WatchOptions, Watcher};
 
-use crate::builder::Builder;
-use crate::era::EraPolicy;
+use crate::connection::Builder;
 use crate::link::Connector;
 use crate::options::{CallOptions, Require, Tuning};
+use crate::protocol::EraPolicy;
 
 /// The servers of a fleet, and what they share.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -41,11 +41,10 @@ use rmcp::{RoleClient, Service};
 use tokio::sync::{Semaphore, broadcast};
 use tokio_util::task::TaskTracker;
 
-use crate::connection::Connection;
+use crate::connection::gate::DialQueue;
+use crate::connection::{Connection, ServerState, ServerStatus};
 use crate::error::BuildError;
-use crate::gate::DialQueue;
-use crate::status::{ServerState, ServerStatus};
-use crate::view::Handler;
+use crate::session::view::Handler;
 
 pub use crate::options::CataloguePolicy;
 pub use approval::{Approvals, Aspect, Fingerprint, Verdict};

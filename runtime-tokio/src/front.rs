@@ -39,8 +39,8 @@ use mcp_reconnect_core::replay::Replay;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::builder::Builder;
 use crate::config::ToolFilter;
+use crate::connection::Builder;
 use crate::options::CallOptions;
 pub use all::{FrontAll, FrontAllOptions};
 use dispatch::Session;

@@ -15,80 +15,73 @@
 //! - `metrics`: figures through the facade of that name (`metrics`).
 //! - `front`: sessions of hosts that outlive those of their server (`front`).
 
-mod builder;
-mod call;
-mod catalogue;
-mod client;
-mod clock;
-pub mod config;
-mod connection;
-mod epoch;
-mod era;
-mod error;
-mod established;
-mod event;
-pub mod fleet;
-mod frame;
+// The floors, from top to bottom: a module uses what stands below it, and nothing above (`tests/suite/floors.rs`).
+
+// Hosts in front of a connection or a fleet: their requests, one table of them, HTTP.
 #[cfg(feature = "front")]
 pub mod front;
-mod gate;
-mod greeting;
-mod handshake;
-#[cfg(feature = "http")]
-pub mod http;
-mod inbox;
-mod limit;
-#[cfg(unix)]
-pub mod lines;
-pub mod link;
-mod messages;
-#[cfg(feature = "metrics")]
-pub mod metrics;
-#[cfg(not(feature = "metrics"))]
-#[path = "no_metrics.rs"]
-mod metrics;
-#[cfg(feature = "oauth")]
-pub mod oauth;
-mod options;
-mod owner;
-mod published;
-mod raw;
+
+// Many servers: applied from a config, their tools in one list, approved, saved.
+pub mod fleet;
+
+// Servers as data: read from a file, checked, expanded. Makes builders of connections.
+pub mod config;
+
+// One server: the handle, the task that owns its machine, its calls.
+mod connection;
+
+// One epoch's session: the handshake, what is set up in it, what the server offers, rmcp's view of it.
 mod session;
-mod setup;
-mod shared;
-mod spec;
-mod status;
-#[cfg(unix)]
-pub mod stdio;
-pub mod trace;
-mod view;
-mod watched;
+
+// The JSON-RPC conversation over one link: requests and their answers, the server's own messages.
 mod wire;
 
-/// The raw view of a connection: what a server asks and tells goes to a [`Relay`](relay::Relay) as it came, and any
-/// request can be sent as it is ([`Connection::request_raw`]). Nothing is read as a type, so nothing that a type does not
-/// know is lost.
-pub mod relay {
-    pub use crate::client::{Client, NoClient};
-    pub use crate::raw::RawRequest;
-    pub use crate::wire::relay::{Ask, Relay, TakenBack};
-}
+// What a host sets, for a connection and for its calls.
+mod options;
 
-pub use builder::Builder;
-pub use catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
-pub use connection::Connection;
-pub use era::{Era, EraFacts, EraPolicy};
+// The seam to the transports, and the links over them: a child, streams, HTTP.
+pub mod link;
+
+// Recordings of a machine, and their replay. Uses the machine alone.
+pub mod trace;
+
+// The protocol as text: frames, eras, what client and server say of themselves.
+mod protocol;
+
+// What everything stands on: errors, the clock, a value that can be waited on.
+mod clock;
+mod error;
+mod watched;
+
+#[cfg(feature = "metrics")]
+pub use connection::metrics;
+pub use connection::{Builder, Connection, Event, Events, LastFailure, ServerState, ServerStatus, SessionStatus};
 pub use error::{BuildError, CallError};
-pub use event::{Event, Events};
+#[cfg(feature = "http")]
+pub use link::http;
+#[cfg(feature = "oauth")]
+pub use link::oauth;
+#[cfg(unix)]
+pub use link::{lines, stdio};
 pub use mcp_reconnect_core as core;
 #[cfg(feature = "http")]
 pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh, Resolve};
 #[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
 pub use options::{CallOptions, Require, Tuning};
+pub use protocol::{Era, EraFacts, EraPolicy};
 pub use session::Session;
-pub use status::{LastFailure, ServerState, ServerStatus, SessionStatus};
-pub use view::{Handler, ViewError};
+pub use session::catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
+pub use session::view::{Handler, ViewError};
+
+/// The raw view of a connection: what a server asks and tells goes to a [`Relay`](relay::Relay) as it came, and any
+/// request can be sent as it is ([`Connection::request_raw`]). Nothing is read as a type, so nothing that a type does not
+/// know is lost.
+pub mod relay {
+    pub use crate::connection::RawRequest;
+    pub use crate::protocol::{Client, NoClient};
+    pub use crate::wire::relay::{Ask, Relay, TakenBack};
+}
 
 /// The example in the README compiles.
 #[cfg(doctest)]

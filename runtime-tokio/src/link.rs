@@ -1,5 +1,14 @@
 //! The seam between the runtime and a transport: whole JSON-RPC messages as text, both ways.
 
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(unix)]
+pub mod lines;
+#[cfg(feature = "oauth")]
+pub mod oauth;
+#[cfg(unix)]
+pub mod stdio;
+
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;

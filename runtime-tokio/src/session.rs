@@ -1,5 +1,12 @@
 //! One epoch's session: everything that a caller may do with it while it lasts.
 
+pub(crate) mod catalogue;
+pub(crate) mod established;
+pub(crate) mod handshake;
+pub(crate) mod setup;
+pub(crate) mod spec;
+pub(crate) mod view;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +18,13 @@ use rmcp::service::{RequestContext, RunningService};
 use rmcp::{RoleClient, Service as _};
 use serde_json::value::RawValue;
 
-use crate::catalogue::Catalogue;
-use crate::era::Era;
 use crate::error::CallError;
-use crate::established::Established;
-use crate::frame::{Meta, Object, RpcError};
 use crate::link::LinkFacts;
-use crate::view::Handler;
+use crate::protocol::Era;
+use crate::protocol::frame::{Meta, Object, RpcError};
+use crate::session::catalogue::Catalogue;
+use crate::session::established::Established;
+use crate::session::view::Handler;
 use crate::wire::Wire;
 use crate::wire::relay::{Ask, Relay, TakenBack};
 

@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::frame::{self, Frame, Meta, id_number};
 use crate::link::{Ended, Fate, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::protocol::frame::{self, Frame, Meta, id_number};
 use crate::watched::Watched;
 
 pub(crate) use call::{Answer, Call, CallFailure};

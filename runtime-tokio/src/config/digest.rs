@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::{Endpoint, Http, ServerConfig, Stdio};
-use crate::era::EraPolicy;
 use crate::options::Require;
+use crate::protocol::EraPolicy;
 
 /// A fingerprint: 128 bits of a SHA-256, shown as 32 hexadecimal digits.
 ///

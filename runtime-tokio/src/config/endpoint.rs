@@ -178,12 +178,12 @@ impl Endpoint {
     pub fn connector(&self) -> Box<dyn Connector> {
         match self {
             #[cfg(unix)]
-            Self::Stdio(stdio) => Box::new(crate::stdio::StdioConnector::new(stdio.command())),
+            Self::Stdio(stdio) => Box::new(crate::link::stdio::StdioConnector::new(stdio.command())),
             #[cfg(not(unix))]
             Self::Stdio(_) => Box::new(Refused("servers as child processes need Unix, so far".into())),
             #[cfg(feature = "http")]
             Self::Http(http) => match http.server() {
-                Ok(server) => Box::new(crate::http::HttpConnector::new(server)),
+                Ok(server) => Box::new(crate::link::http::HttpConnector::new(server)),
                 Err(error) => Box::new(Refused(error.to_string().into())),
             },
             #[cfg(not(feature = "http"))]

@@ -12,8 +12,8 @@ use super::json::Json;
 use super::problem::ProblemKind;
 use super::scope::{Scope, join};
 use super::{Endpoint, Http, ServerConfig, Stdio, ToolFilter};
-use crate::era::EraPolicy;
 use crate::options::{CataloguePolicy, Connect, Require};
+use crate::protocol::EraPolicy;
 
 /// The key that our own keys stand under.
 pub(super) const OURS: &str = "mcp-reconnect";

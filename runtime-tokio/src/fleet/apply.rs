@@ -12,8 +12,8 @@ use super::tenant::{Seat, Server, Tenant};
 use super::{Fleet, Inner, Servers};
 use crate::config::{FleetConfig, ServerConfig};
 use crate::connection::Connection;
+use crate::connection::gate::{Entrance, tenancy};
 use crate::error::BuildError;
-use crate::gate::{Entrance, tenancy};
 
 impl Fleet {
     /// Makes the fleet what the configuration says: starts what is new, replaces what changed, wakes what has no session,

@@ -9,9 +9,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use crate::catalogue::{Item, canonical};
-use crate::frame::{Object, is_null};
 use crate::options::CataloguePolicy;
+use crate::protocol::frame::{Object, is_null};
+use crate::session::catalogue::{Item, canonical};
 
 /// What of a tool counts for its approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::report::Outcome;
 use super::tools::ToolsDiff;
-use crate::event::Event;
+use crate::connection::Event;
 
 /// How many events a slow subscriber may fall behind before it is told that it missed some.
 pub(super) const FLEET_EVENT_CAPACITY: usize = 4_096;

@@ -7,7 +7,7 @@ use mcp_reconnect_core::Status;
 use tokio::time::timeout;
 
 use super::Fleet;
-use crate::status::{ServerState, ServerStatus};
+use crate::connection::{ServerState, ServerStatus};
 
 /// Which servers.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -62,11 +62,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::Approvals;
-use crate::builder::Builder;
-use crate::catalogue::{Catalogue, Item, Part};
 use crate::clock::unix_millis;
-use crate::connection::Connection;
-use crate::era::EraFacts;
+use crate::connection::{Builder, Connection};
+use crate::protocol::EraFacts;
+use crate::session::catalogue::{Catalogue, Item, Part};
 
 pub use file::StateFile;
 pub use saver::{FINISH_TIMEOUT, SAVE_INTERVAL, Saver};
@@ -199,7 +198,7 @@ mod tools {
     use serde_json::value::RawValue;
 
     use super::Tools;
-    use crate::catalogue::Item;
+    use crate::session::catalogue::Item;
 
     pub(super) fn serialize<S: Serializer>(tools: &Tools, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(tools.iter().flat_map(|tools| tools.iter()).map(Item::json))

@@ -8,12 +8,11 @@ use super::Inner;
 use super::approval::Approvals;
 use super::event::FleetEvent;
 use super::state::ServerState;
-use crate::catalogue::Catalogue;
 use crate::config::{Digest, ServerConfig};
-use crate::connection::Connection;
-use crate::event::Event;
+use crate::connection::published::Observer;
+use crate::connection::{Connection, Event};
 use crate::options::Connect;
-use crate::published::Observer;
+use crate::session::catalogue::Catalogue;
 
 /// A server that is registered.
 pub(super) struct Server {

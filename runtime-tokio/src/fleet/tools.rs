@@ -7,9 +7,9 @@ use rmcp::model::Tool;
 
 use super::approval::{Approvals, Aspect, Fingerprint, Verdict};
 use super::names::ToolNaming;
-use crate::catalogue::{Catalogue, Item, Part, canonical};
 use crate::config::ToolFilter;
 use crate::options::CataloguePolicy;
+use crate::session::catalogue::{Catalogue, Item, Part, canonical};
 
 mod report;
 

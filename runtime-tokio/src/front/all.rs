@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Front, FrontOptions, FrontStatus, HOST_CAPACITY, HostEnd};
 use crate::config::{FleetConfig, ServerConfig, ToolFilter};
+use crate::connection::gate::{DialQueue, Entrance, tenancy};
 use crate::fleet::ToolNaming;
-use crate::gate::{DialQueue, Entrance, tenancy};
 use crate::options::Connect;
 use hub::Hub;
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::dispatch::INVALID_PARAMS;
 use crate::connection::Connection;
 use crate::error::CallError;
-use crate::frame;
+use crate::protocol::frame;
 
 /// The code of a call that did not run.
 pub(super) const NOT_SENT: i32 = -32_010;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
-use crate::frame::{self, id_number};
+use crate::protocol::frame::{self, id_number};
 use crate::wire::relay::TakenBack;
 
 pub(super) type Answer = Result<Box<RawValue>, Box<RawValue>>;

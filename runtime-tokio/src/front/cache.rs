@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 use super::changes::Kind;
 use super::dispatch::Session;
 use super::greet::Greeting;
-use crate::builder::Builder;
-use crate::catalogue::{Catalogue, Item, Part};
-use crate::era::Era;
+use crate::connection::Builder;
+use crate::protocol::Era;
 use crate::session;
+use crate::session::catalogue::{Catalogue, Item, Part};
 
 /// The version of the file's format.
 const VERSION: u32 = 1;

@@ -7,10 +7,10 @@ use mcp_reconnect_core::{Epoch, Status};
 use serde_json::value::RawValue;
 
 use super::dispatch::{Session, Upstream};
-use crate::catalogue::{Catalogue, Part, canonical};
 use crate::connection::Connection;
-use crate::era::Era;
-use crate::{frame, session};
+use crate::protocol::{Era, frame};
+use crate::session;
+use crate::session::catalogue::{Catalogue, Part, canonical};
 
 /// One list of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

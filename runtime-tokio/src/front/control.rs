@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::asks::Answer;
-use crate::connection::Connection;
-use crate::frame::{Object, member};
-use crate::status::{ServerState, ServerStatus};
+use crate::connection::{Connection, ServerState, ServerStatus};
+use crate::protocol::frame::{Object, member};
 
 /// What is put before a name that a server's tool has already.
 const PREFIX: &str = "mcp_reconnect_";

@@ -21,11 +21,10 @@ use super::outbox::Outbox;
 use super::status::Seat;
 use super::streams::Streams;
 use super::{Front, FrontOptions};
-use crate::builder::Builder;
-use crate::client::{Client, PROTOCOL_VERSION};
-use crate::connection::Connection;
-use crate::era::Era;
-use crate::frame::{self, Frame, Object, member};
+use crate::connection::{Builder, Connection};
+use crate::protocol::client::PROTOCOL_VERSION;
+use crate::protocol::frame::{self, Frame, Object, member};
+use crate::protocol::{Client, Era};
 use crate::wire::relay::{Ask, Relay};
 
 pub(super) const INVALID_REQUEST: i32 = -32_600;

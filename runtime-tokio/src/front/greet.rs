@@ -7,10 +7,11 @@ use tokio::time::timeout;
 use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::dispatch::{Session, Upstream};
-use crate::era::{Era, ours};
-use crate::frame::{Object, member, set_member, string};
+use crate::connection::RawRequest;
 use crate::options::CallOptions;
-use crate::raw::RawRequest;
+use crate::protocol::Era;
+use crate::protocol::era::ours;
+use crate::protocol::frame::{Object, member, set_member, string};
 
 /// What a server that is not known may be able to do.
 pub(super) const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#;

@@ -6,9 +6,9 @@ use super::asks::Answer;
 use super::changes::Kind;
 use super::control::{Subject, Tool};
 use super::dispatch::{INVALID_PARAMS, METHOD_NOT_FOUND, Session, Upstream};
-use crate::catalogue::Catalogue;
 use crate::config::ToolFilter;
-use crate::frame::{self, Object, RpcError, is_null, member, set_member, with_first};
+use crate::protocol::frame::{self, Object, RpcError, is_null, member, set_member, with_first};
+use crate::session::catalogue::Catalogue;
 
 impl Session {
     /// A list of tools as the host gets it.

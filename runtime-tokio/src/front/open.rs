@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::{INVALID_REQUEST, MAX_OPEN, PARSE_ERROR};
-use crate::frame::{self, Object, excerpt, member};
+use crate::protocol::frame::{self, Object, excerpt, member};
 use crate::wire::relay::TakenBack;
 
 /// The requests of a host that are not settled, by their ids as it wrote them.

@@ -9,13 +9,13 @@ use super::answer::{error_of, is_outage};
 use super::asks::Answer;
 use super::changes::Kind;
 use super::dispatch::{METHOD_NOT_FOUND, Session, Upstream};
-use crate::catalogue::Catalogue;
-use crate::era::Era;
+use crate::connection::RawRequest;
 use crate::error::CallError;
-use crate::frame::{self, empty_result};
 use crate::options::CallOptions;
-use crate::raw::RawRequest;
-use crate::spec::Setting;
+use crate::protocol::Era;
+use crate::protocol::frame::{self, empty_result};
+use crate::session::catalogue::Catalogue;
+use crate::session::spec::Setting;
 use crate::wire::relay::TakenBack;
 
 impl Session {

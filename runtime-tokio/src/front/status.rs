@@ -6,9 +6,8 @@ use serde::Serialize;
 use tokio::sync::SetOnce;
 
 use super::dispatch::{Session, Upstream};
-use crate::connection::Connection;
-use crate::era::Era;
-use crate::status::ServerStatus;
+use crate::connection::{Connection, ServerStatus};
+use crate::protocol::Era;
 
 /// Tells how a front stands. Cheap to clone; keeps nothing alive.
 #[derive(Clone, Default)]

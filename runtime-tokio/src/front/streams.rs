@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::asks::Answer;
 use super::dispatch::{Session, Upstream};
 use crate::connection::Connection;
-use crate::frame::{self, Object, member, set_member, with_first};
+use crate::protocol::frame::{self, Object, member, set_member, with_first};
 
 pub(super) const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
 

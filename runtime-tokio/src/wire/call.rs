@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::frame::RpcError;
 use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::protocol::frame::RpcError;
 use crate::wire::Wire;
 use crate::wire::open::RawAnswer;
 use crate::wire::relay::TakenBack;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use mcp_reconnect_core::Epoch;
 use serde_json::value::RawValue;
 
-use crate::frame::{self, set_member};
+use crate::protocol::frame::{self, set_member};
 
 /// Takes a server's own messages as they come, in the place of a typed handler.
 #[async_trait]

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::frame::{self, Frame};
+use crate::protocol::frame::{self, Frame};
 use crate::wire::Wire;
 use crate::wire::relay::{Ask, Relay, TakenBack};
 

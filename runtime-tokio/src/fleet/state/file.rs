@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::warning::{MAX_SIZE, StateProblem, StateWarning};
 use super::{ServerState, State};
 use crate::clock::unix_millis;
-use crate::frame;
+use crate::protocol::frame;
 
 const FORMAT: &str = "mcp-reconnect-state";
 const VERSION: u64 = 1;

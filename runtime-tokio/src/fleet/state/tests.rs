@@ -6,7 +6,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::era::Era;
+use crate::protocol::Era;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// When the samples were saved.

@@ -10,11 +10,10 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use super::hub::{Hub, unknown_method};
-use crate::era::Era;
-use crate::frame;
 use crate::front::asks::Answer;
 use crate::front::dispatch::INVALID_REQUEST;
 use crate::front::greet::{EVERYTHING, Greeting};
+use crate::protocol::{Era, frame};
 use crate::wire::relay::TakenBack;
 
 /// How much longer than a server's front may take its answer is waited for.

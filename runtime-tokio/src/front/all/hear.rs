@@ -10,11 +10,11 @@ use tracing::Instrument as _;
 
 use super::hub::Hub;
 use super::member::{Asked, progress_token};
-use crate::frame::{self, Frame, set_member};
 use crate::front::asks::Answer;
 use crate::front::changes::Kind;
 use crate::front::dispatch::INVALID_PARAMS;
 use crate::front::streams::{STREAM, on_stream};
+use crate::protocol::frame::{self, Frame, set_member};
 use crate::wire::relay::TakenBack;
 
 impl Hub {

@@ -13,14 +13,14 @@ use tracing::Instrument as _;
 use super::member::Member;
 use super::route::Routes;
 use super::{FrontAll, FrontAllOptions};
-use crate::era::Era;
-use crate::frame::{self, Frame};
 use crate::front::asks::{Answer, Asks};
 use crate::front::changes::Kind;
 use crate::front::control::Subject;
 use crate::front::dispatch::{INVALID_REQUEST, METHOD_NOT_FOUND, opening};
 use crate::front::open::{self, OpenRequests};
 use crate::front::outbox::Outbox;
+use crate::protocol::Era;
+use crate::protocol::frame::{self, Frame};
 use crate::wire::relay::TakenBack;
 
 /// How long the last messages may wait for the host.

@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use super::hub::{Hub, unknown_method};
 use super::member::Member;
 use super::route::Route;
-use crate::catalogue::{Catalogue, Entry, MAX_ITEMS, MAX_PAGES};
-use crate::frame::{self, RpcError, is_null, set_member, with_first};
 use crate::front::asks::Answer;
 use crate::front::changes::Kind;
 use crate::front::control::Tool;
 use crate::front::dispatch::{INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::front::greet::quoted;
+use crate::protocol::frame::{self, RpcError, is_null, set_member, with_first};
+use crate::session::catalogue::{Catalogue, Entry, MAX_ITEMS, MAX_PAGES};
 use crate::wire::relay::TakenBack;
 
 impl Kind {

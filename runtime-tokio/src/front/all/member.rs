@@ -11,13 +11,13 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
-use crate::catalogue::Catalogue;
 use crate::config::ToolFilter;
 use crate::connection::Connection;
-use crate::frame::{self, Object, id_number, member};
 use crate::front::HostEnd;
 use crate::front::asks::Answer;
 use crate::front::status::Seat;
+use crate::protocol::frame::{self, Object, id_number, member};
+use crate::session::catalogue::Catalogue;
 use crate::wire::mailbox::{Mailbox, MailboxReader, mailbox};
 use crate::wire::relay::TakenBack;
 

@@ -10,9 +10,7 @@ use tokio::time::timeout;
 use super::hub::{Hub, unknown_method};
 use super::member::Member;
 use super::template;
-use crate::catalogue::Part;
 use crate::config::near::near;
-use crate::frame::{self, RpcError, set_member};
 use crate::front::answer::{NOT_SENT, UNKNOWN};
 use crate::front::asks::Answer;
 use crate::front::changes::Kind;
@@ -20,6 +18,8 @@ use crate::front::control::Tool;
 use crate::front::dispatch::INVALID_PARAMS;
 use crate::front::greet::quoted;
 use crate::front::offer::hidden;
+use crate::protocol::frame::{self, RpcError, set_member};
+use crate::session::catalogue::Part;
 use crate::wire::relay::TakenBack;
 
 /// Who has what.

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::frame::{Object, id_number};
+use crate::protocol::frame::{Object, id_number};
 
 /// The text of the value at this path of member names.
 pub(super) fn find<'a>(text: &'a str, path: &[&str]) -> Option<&'a str> {

@@ -12,8 +12,8 @@ use tokio_util::task::TaskTracker;
 use super::answer::lost;
 use super::edit::{find, give_back, number, one_line, replace};
 use super::{Opener, SessionKind};
-use crate::frame::{self, Frame};
 use crate::front::HostEnd;
+use crate::protocol::frame::{self, Frame};
 
 /// How many requests may be open, of all hosts.
 const OPEN: usize = 1024;

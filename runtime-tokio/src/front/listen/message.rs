@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::answer::{Accepts, PARSE_ERROR, Refusal, invalid, is_json};
 use super::edit::one_line;
-use crate::frame::Frame;
+use crate::protocol::frame::Frame;
 
 /// How large the body of a request may be.
 pub(super) const BODY_LIMIT: usize = 64 << 20;

@@ -14,8 +14,8 @@ use super::answer::{given_up, lost};
 use super::edit::{find, one_line, same};
 use super::stream::Stream;
 use super::{Opener, SessionKind};
-use crate::frame::Frame;
 use crate::front::HostEnd;
+use crate::protocol::frame::Frame;
 
 /// How many requests of a session may be open.
 const OPEN: usize = 1024;

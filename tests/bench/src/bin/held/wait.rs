@@ -119,7 +119,7 @@ impl Published {
 
 impl Subscriber for Published {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target() == "mcp_reconnect::owner"
+        metadata.is_event() && metadata.target() == "mcp_reconnect::connection::owner"
     }
 
     fn event(&self, _: &Event<'_>) {

@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::established::Established;
-use crate::frame::{self, Frame, RpcError};
 use crate::link::SendFailure;
+use crate::protocol::frame::{self, Frame, RpcError};
+use crate::session::established::Established;
 use crate::wire::mailbox::MailboxReader;
 use crate::wire::relay::Relay;
 use crate::wire::{Relayed, Wire};

@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::client::Client;
-use crate::era::{self, Era, EraMemory, EraPolicy, best_common, offered, offered_in_text};
-use crate::established::Established;
-use crate::frame::RpcError;
-use crate::greeting::{DiscoverReply, InitializeReply};
 use crate::link::WHY_TIMEOUT;
+use crate::protocol::era::{self, EraMemory, best_common, offered, offered_in_text};
+use crate::protocol::frame::RpcError;
+use crate::protocol::greeting::{DiscoverReply, InitializeReply};
+use crate::protocol::{Client, Era, EraPolicy};
+use crate::session::established::Established;
 use crate::wire::{Answer, Call, CallFailure, RequestOptions, Wire};
 
 /// What a handshake goes by.

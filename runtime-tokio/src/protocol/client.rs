@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rmcp::model::{ClientConfig, ProtocolVersion};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::era::version;
-use crate::frame::{Meta, Object, excerpt, member, set_member, string};
+use crate::protocol::era::version;
+use crate::protocol::frame::{Meta, Object, excerpt, member, set_member, string};
 
 pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub(crate) const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";

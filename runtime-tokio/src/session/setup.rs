@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::time::{Instant, timeout};
 
-use crate::established::Established;
-use crate::spec::{Spec, Wanted};
+use crate::session::established::Established;
+use crate::session::spec::{Spec, Wanted};
 use crate::wire::{Call, RequestOptions, Wire};
 
 /// How long one request of the set-up may take: a server that hangs on it still serves calls.

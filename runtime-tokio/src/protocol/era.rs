@@ -7,7 +7,7 @@ use rmcp::model::ProtocolVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::frame::RpcError;
+use crate::protocol::frame::RpcError;
 
 /// How a server's sessions begin: the two families of protocol revisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use futures::task::AtomicWaker;
 
-use crate::messages::{Command, Note};
+use crate::connection::messages::{Command, Note};
 
 /// The owner's end. Dropping it drops what is in it and what comes later.
 pub(crate) struct Inbox(Arc<Shared>);
@@ -139,7 +139,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::messages::What;
+    use crate::connection::messages::What;
 
     fn note() -> Note {
         Note { epoch: Epoch::FIRST, what: What::PingUnsupported }

@@ -11,16 +11,16 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::client::LOG_LEVEL;
 use crate::clock::deadline;
-use crate::era::Era;
+use crate::connection::RawRequest;
+use crate::connection::messages::Command;
+use crate::connection::wait::Shared;
 use crate::error::CallError;
-use crate::frame::{Meta, Object, RpcError, empty_result, is_null, member};
-use crate::messages::Command;
 use crate::options::CallOptions;
-use crate::raw::RawRequest;
+use crate::protocol::Era;
+use crate::protocol::client::LOG_LEVEL;
+use crate::protocol::frame::{Meta, Object, RpcError, empty_result, is_null, member};
 use crate::session::{Session, disowns_session};
-use crate::shared::Shared;
 use crate::wire::relay::TakenBack;
 use crate::wire::{Answer, CallFailure, ProgressToken, RequestOptions};
 

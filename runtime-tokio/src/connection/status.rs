@@ -7,7 +7,7 @@ use mcp_reconnect_core::{Breaker, Epoch, FailureClass, ParkReason, Stats, Status
 use serde::Serialize;
 
 use crate::connection::Connection;
-use crate::era::Era;
+use crate::protocol::Era;
 
 /// How a server stands at one moment. Times are relative to it; durations are serialised as seconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]

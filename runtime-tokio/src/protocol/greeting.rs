@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::frame::Object;
+use crate::protocol::frame::Object;
 
 /// The result of `initialize`.
 pub(crate) struct InitializeReply {
@@ -39,7 +39,7 @@ impl InitializeReply {
         let Some(Value::String(version)) = members.remove("protocolVersion") else {
             return Err(format!(
                 "initialize was answered without a protocol version: {}",
-                crate::frame::excerpt(raw.get())
+                crate::protocol::frame::excerpt(raw.get())
             ));
         };
         Ok(Self { version, greeting: Greeting::read(raw, members) })
@@ -50,7 +50,10 @@ impl DiscoverReply {
     pub(crate) fn read(raw: Box<RawValue>) -> Result<Self, String> {
         let mut members = members(&raw)?;
         let Some(versions) = members.remove("supportedVersions").and_then(read) else {
-            return Err(format!("server/discover was answered without versions: {}", crate::frame::excerpt(raw.get())));
+            return Err(format!(
+                "server/discover was answered without versions: {}",
+                crate::protocol::frame::excerpt(raw.get())
+            ));
         };
         Ok(Self { versions, greeting: Greeting::read(raw, members) })
     }
@@ -58,7 +61,7 @@ impl DiscoverReply {
 
 fn members(raw: &RawValue) -> Result<Map<String, Value>, String> {
     let Object(members) = serde_json::from_str(raw.get())
-        .map_err(|error| format!("unreadable answer ({error}): {}", crate::frame::excerpt(raw.get())))?;
+        .map_err(|error| format!("unreadable answer ({error}): {}", crate::protocol::frame::excerpt(raw.get())))?;
     // A member that cannot be read (a number that no type holds) is as one that is not known.
     let readable = members
         .into_iter()

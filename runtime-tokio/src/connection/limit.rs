@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::metrics::Meters;
+use crate::connection::metrics::Meters;
 
 /// Counts the calls in flight, and holds back what is beyond the limit: first come, first served.
 pub(crate) struct InFlight {

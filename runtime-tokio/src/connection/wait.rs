@@ -8,16 +8,16 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Clock;
+use crate::connection::event::Telling;
+use crate::connection::inbox::Commands;
+use crate::connection::limit::InFlight;
+use crate::connection::messages::Command;
+use crate::connection::metrics::Meters;
+use crate::connection::published::{Published, needs_asking};
 use crate::error::CallError;
-use crate::event::Telling;
-use crate::inbox::Commands;
-use crate::limit::InFlight;
-use crate::messages::Command;
-use crate::metrics::Meters;
 use crate::options::Tuning;
-use crate::published::{Published, needs_asking};
 use crate::session::Session;
-use crate::spec::Spec;
+use crate::session::spec::Spec;
 
 /// What the handles share.
 pub(crate) struct Shared {

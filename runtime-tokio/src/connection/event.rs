@@ -6,7 +6,7 @@ use mcp_reconnect_core::{FailureClass, Status};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
 
-use crate::catalogue::CatalogueDiff;
+use crate::session::catalogue::CatalogueDiff;
 
 /// How many events a slow subscriber may fall behind before it is told that it missed some.
 const EVENT_CAPACITY: usize = 256;

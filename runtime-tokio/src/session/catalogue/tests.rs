@@ -5,8 +5,7 @@ use rmcp::model::{ClientConfig, ProtocolVersion, ServerPeerInfo};
 use serde_json::json;
 
 use super::*;
-use crate::client::Client;
-use crate::era::Era;
+use crate::protocol::{Client, Era};
 use crate::wire::testlink::{EXIT, Far, wire};
 
 fn session(capabilities: Value) -> Established {

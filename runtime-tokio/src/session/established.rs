@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rmcp::model::{ProtocolVersion, ServerPeerInfo};
 use serde_json::value::RawValue;
 
-use crate::era::Era;
-use crate::frame::Meta;
+use crate::protocol::Era;
+use crate::protocol::frame::Meta;
 use crate::wire::{Call, RequestOptions, Wire};
 
 /// A session that the server has agreed to.

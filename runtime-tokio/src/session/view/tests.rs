@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::client::Client;
-use crate::era::{Era, version};
 use crate::link::Ended;
+use crate::protocol::era::version;
+use crate::protocol::{Client, Era};
 use crate::wire::testlink::{Far, settle, wire};
 
 /// A user who takes a minute to answer, and notes what he was told.

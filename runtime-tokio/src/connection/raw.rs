@@ -2,9 +2,9 @@
 
 use serde_json::value::RawValue;
 
-use crate::client::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION};
-use crate::era::Era;
-use crate::frame::{Object, member, set_member, with_first};
+use crate::protocol::Era;
+use crate::protocol::client::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION};
+use crate::protocol::frame::{Object, member, set_member, with_first};
 use crate::session::Session;
 
 /// A request to be sent as it is.
@@ -22,7 +22,7 @@ pub struct RawRequest<'a> {
 
 impl<'a> RawRequest<'a> {
     /// Whether a server of the session's era knows no such request: it is answered with an empty result, and what it
-    /// says is [kept](crate::spec::Wanted::keep).
+    /// says is [kept](crate::session::spec::Wanted::keep).
     pub(crate) fn needs_no_server(&self, session: &Session) -> bool {
         self.era == Era::Legacy
             && !session.server().protocol_version.has_initialize()

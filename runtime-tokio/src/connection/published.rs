@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use mcp_reconnect_core::{Breaker, Snapshot, State, Status, Then, Timestamp};
 
-use crate::catalogue::Catalogue;
-use crate::event::Event;
+use crate::connection::Event;
 use crate::session::Session;
+use crate::session::catalogue::Catalogue;
 
 /// What everybody may look at, as of the owner's last turn. Who waits is woken by another [`Outlook`] and by another
 /// catalogue, not by every change.

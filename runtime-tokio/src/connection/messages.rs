@@ -6,9 +6,9 @@ use mcp_reconnect_core::{Admission, Epoch, Failure, Input, ReadyFlag};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::catalogue::Catalogue;
-use crate::event::Event;
+use crate::connection::Event;
 use crate::session::Session;
+use crate::session::catalogue::Catalogue;
 
 /// What the handles ask of the owner.
 #[derive(Debug)]

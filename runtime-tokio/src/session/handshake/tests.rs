@@ -5,9 +5,8 @@ use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 use super::*;
-use crate::client::Client;
-use crate::era::EraFacts;
 use crate::link::{Ended, SendFailure};
+use crate::protocol::{Client, EraFacts};
 use crate::wire::testlink::{EXIT, Far, settle, wire};
 
 type Outcome = Result<Established, HandshakeError>;

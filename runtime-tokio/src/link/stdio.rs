@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::lines::{Cause, End, read, write};
+use crate::link::lines::{Cause, End, read, write};
 use crate::link::{
     Attempt, ConnectError, Connector, Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY,
     WHY_TIMEOUT,

@@ -11,14 +11,15 @@ use mcp_reconnect_core::{
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep_until;
 
-use crate::catalogue::{Catalogue, CatalogueDiff};
 use crate::clock::{Clock, SuspendDetector};
-use crate::epoch::{Dialler, LiveEpoch};
-use crate::event::{Event, Telling};
-use crate::inbox::{Inbox, Message};
-use crate::messages::{Command, Note, What};
-use crate::metrics::Meters;
-use crate::published::{Observer, Outlook, Published};
+use crate::connection::Event;
+use crate::connection::epoch::{Dialler, LiveEpoch};
+use crate::connection::event::Telling;
+use crate::connection::inbox::{Inbox, Message};
+use crate::connection::messages::{Command, Note, What};
+use crate::connection::metrics::Meters;
+use crate::connection::published::{Observer, Outlook, Published};
+use crate::session::catalogue::{Catalogue, CatalogueDiff};
 use crate::trace::Recording;
 
 pub(crate) struct Owner {

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::established::Established;
-use crate::frame::{RpcError, excerpt, is_null};
+use crate::protocol::frame::{RpcError, excerpt, is_null};
+use crate::session::established::Established;
 use crate::wire::{CallFailure, RequestOptions, Wire};
 
 /// How many pages of a list are read.
@@ -429,7 +429,7 @@ async fn read_page<T: Entry>(
     };
     let unreadable =
         |why: String| ListError::Server(RpcError { code: 0, message: why, data: None, json: "null".into() });
-    let crate::frame::Object(members) =
+    let crate::protocol::frame::Object(members) =
         serde_json::from_str(result.get()).map_err(|error| unreadable(format!("unreadable answer: {error}")))?;
     let member = |name: &str| {
         members.iter().find(|(known, _)| known == name).map(|(_, value)| *value).filter(|value| !is_null(value))

@@ -10,12 +10,12 @@ use mcp_reconnect_core::Epoch;
 use rmcp::model::{LoggingLevel, ServerPeerInfo};
 use serde_json::value::RawValue;
 
-use crate::catalogue::Catalogue;
-use crate::client::Client;
-use crate::era::{EraMemory, EraPolicy};
 use crate::link::Connector;
 use crate::options::Require;
-use crate::view::Handler;
+use crate::protocol::era::EraMemory;
+use crate::protocol::{Client, EraPolicy};
+use crate::session::catalogue::Catalogue;
+use crate::session::view::Handler;
 use crate::watched::Watched;
 use crate::wire::RequestIds;
 
