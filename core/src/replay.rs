@@ -30,7 +30,7 @@ pub enum Effect {
 /// Which requests the caller allows to be sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Replay {
+pub enum ReplayPolicy {
     /// Only what provably did not run.
     NotRun,
     /// What did not run, listing requests, and tools annotated read-only or idempotent.
@@ -40,9 +40,9 @@ pub enum Replay {
     Always,
 }
 
-/// What to do with a request whose link failed.
+/// The decision about a request whose link failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Verdict {
+pub enum ReplayDecision {
     /// Send it once more, on a fresh session.
     Resend,
     /// Tell the caller that nothing ran.
@@ -51,44 +51,44 @@ pub enum Verdict {
     OutcomeUnknown,
 }
 
-impl Replay {
-    /// What to do with a request that got as far as `sent` when its link failed.
+impl ReplayPolicy {
+    /// Decides about a request that got as far as `sent` when its link failed.
     ///
     /// `effect` is what a second run does, by the epoch that sent it. `resends` counts how often the request has been
     /// sent again already: what reached a server is sent again once, what never left us again and again (each time
     /// needs a fresh session, so the machine paces it). `round` is the `input_required` round, counted from 1: from
     /// the second on the request ran in part, whatever became of this round's frame.
-    pub const fn verdict(self, sent: Sent, effect: Effect, resends: u32, round: u32) -> Verdict {
+    pub const fn decide(self, sent: Sent, effect: Effect, resends: u32, round: u32) -> ReplayDecision {
         let sent = if round > 1 { Sent::Maybe } else { sent };
         let allowed = match (sent, self, effect) {
-            (Sent::No, ..) => return Verdict::Resend,
+            (Sent::No, ..) => return ReplayDecision::Resend,
             (Sent::Refused, ..) | (_, Self::Always, _) | (_, Self::Annotated, Effect::Listing | Effect::Annotated) => {
                 true
             }
             (Sent::Maybe, Self::NotRun, _) | (Sent::Maybe, Self::Annotated, Effect::Unknown) => false,
         };
         match (allowed && resends == 0, sent) {
-            (true, _) => Verdict::Resend,
-            (false, Sent::No | Sent::Refused) => Verdict::NotSent,
-            (false, Sent::Maybe) => Verdict::OutcomeUnknown,
+            (true, _) => ReplayDecision::Resend,
+            (false, Sent::No | Sent::Refused) => ReplayDecision::NotSent,
+            (false, Sent::Maybe) => ReplayDecision::OutcomeUnknown,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Effect, Replay, Sent, Verdict};
+    use super::{Effect, ReplayDecision, ReplayPolicy, Sent};
 
     const EFFECTS: [Effect; 3] = [Effect::Listing, Effect::Annotated, Effect::Unknown];
-    const REPLAYS: [Replay; 3] = [Replay::NotRun, Replay::Annotated, Replay::Always];
+    const REPLAYS: [ReplayPolicy; 3] = [ReplayPolicy::NotRun, ReplayPolicy::Annotated, ReplayPolicy::Always];
 
     #[test]
     fn what_never_left_is_sent_again_and_what_was_refused_once() {
         for effect in EFFECTS {
             for replay in REPLAYS {
-                assert_eq!(replay.verdict(Sent::No, effect, 7, 1), Verdict::Resend);
-                assert_eq!(replay.verdict(Sent::Refused, effect, 0, 1), Verdict::Resend);
-                assert_eq!(replay.verdict(Sent::Refused, effect, 1, 1), Verdict::NotSent);
+                assert_eq!(replay.decide(Sent::No, effect, 7, 1), ReplayDecision::Resend);
+                assert_eq!(replay.decide(Sent::Refused, effect, 0, 1), ReplayDecision::Resend);
+                assert_eq!(replay.decide(Sent::Refused, effect, 1, 1), ReplayDecision::NotSent);
             }
         }
     }
@@ -96,21 +96,21 @@ mod tests {
     #[test]
     fn what_may_have_run_is_sent_again_only_by_annotation_or_leave() {
         for effect in EFFECTS {
-            assert_eq!(Replay::NotRun.verdict(Sent::Maybe, effect, 0, 1), Verdict::OutcomeUnknown);
-            assert_eq!(Replay::Always.verdict(Sent::Maybe, effect, 0, 1), Verdict::Resend);
+            assert_eq!(ReplayPolicy::NotRun.decide(Sent::Maybe, effect, 0, 1), ReplayDecision::OutcomeUnknown);
+            assert_eq!(ReplayPolicy::Always.decide(Sent::Maybe, effect, 0, 1), ReplayDecision::Resend);
             for replay in REPLAYS {
-                assert_eq!(replay.verdict(Sent::Maybe, effect, 1, 1), Verdict::OutcomeUnknown);
+                assert_eq!(replay.decide(Sent::Maybe, effect, 1, 1), ReplayDecision::OutcomeUnknown);
             }
         }
-        assert_eq!(Replay::Annotated.verdict(Sent::Maybe, Effect::Unknown, 0, 1), Verdict::OutcomeUnknown);
-        assert_eq!(Replay::Annotated.verdict(Sent::Maybe, Effect::Annotated, 0, 1), Verdict::Resend);
-        assert_eq!(Replay::Annotated.verdict(Sent::Maybe, Effect::Listing, 0, 1), Verdict::Resend);
+        assert_eq!(ReplayPolicy::Annotated.decide(Sent::Maybe, Effect::Unknown, 0, 1), ReplayDecision::OutcomeUnknown);
+        assert_eq!(ReplayPolicy::Annotated.decide(Sent::Maybe, Effect::Annotated, 0, 1), ReplayDecision::Resend);
+        assert_eq!(ReplayPolicy::Annotated.decide(Sent::Maybe, Effect::Listing, 0, 1), ReplayDecision::Resend);
     }
 
     #[test]
     fn a_second_input_required_round_has_run_whatever_became_of_its_frame() {
         for sent in [Sent::No, Sent::Refused, Sent::Maybe] {
-            assert_eq!(Replay::Annotated.verdict(sent, Effect::Unknown, 0, 2), Verdict::OutcomeUnknown);
+            assert_eq!(ReplayPolicy::Annotated.decide(sent, Effect::Unknown, 0, 2), ReplayDecision::OutcomeUnknown);
         }
     }
 }

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mcp_reconnect_core::replay::Replay;
+use mcp_reconnect_core::replay::ReplayPolicy;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -79,7 +79,7 @@ impl Default for FrontOptions {
                 timeout: Duration::from_secs(86_400),
                 max_timeout: None,
                 max_wait: Duration::from_secs(30),
-                replay: Replay::Annotated,
+                replay: ReplayPolicy::Annotated,
                 hung_after: Some(Duration::from_secs(25)),
             },
             cache: None,

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mcp_reconnect_core::Config;
-use mcp_reconnect_core::replay::Replay;
+use mcp_reconnect_core::replay::ReplayPolicy;
 use serde::{Deserialize, Serialize};
 
 use crate::error::BuildError;
@@ -35,8 +35,8 @@ pub struct CallOptions {
     pub max_timeout: Option<Duration>,
     /// How long it may wait for a session, within its `timeout`. Default 15 s.
     pub max_wait: Duration,
-    /// Whether it may be sent again when its session fails. Default [`Replay::Annotated`].
-    pub replay: Replay,
+    /// Whether it may be sent again when its session fails. Default [`ReplayPolicy::Annotated`].
+    pub replay: ReplayPolicy,
     /// How long one that may be sent again, and is not answered, keeps a server that is silent otherwise too from
     /// being asked for a sign of life and given up (rule R19). `None`: until it has ended. Default `None`.
     pub hung_after: Option<Duration>,
@@ -48,7 +48,7 @@ impl Default for CallOptions {
             timeout: Duration::from_secs(60),
             max_timeout: None,
             max_wait: Duration::from_secs(15),
-            replay: Replay::default(),
+            replay: ReplayPolicy::default(),
             hung_after: None,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mcp_reconnect::core::replay::Replay;
+use mcp_reconnect::core::replay::ReplayPolicy;
 use mcp_reconnect::core::{Status, WakeCause};
 use mcp_reconnect::link::{Attempt, ConnectError, Connector, Link};
 use mcp_reconnect::stdio::StdioConnector;
@@ -195,7 +195,7 @@ async fn k16_calls_in_flight() {
     connection.session().await.unwrap();
     for name in ["write", "echo"] {
         // Annotated or not, nothing is sent again: there is nowhere to.
-        for replay in [Replay::Annotated, Replay::Always] {
+        for replay in [ReplayPolicy::Annotated, ReplayPolicy::Always] {
             let connection = connection.clone();
             let options = CallOptions { replay, ..within(secs(1800)) };
             tokio::spawn(async move {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mcp_reconnect::core::replay::{Replay, Sent};
+use mcp_reconnect::core::replay::{ReplayPolicy, Sent};
 use mcp_reconnect::{CallError, CallOptions};
 use mcp_reconnect_tests::fake::{Event as Seen, Ledger};
 use rmcp::model::{CallToolResponse, ClientRequest, ListToolsRequest, ReadResourceRequestParams, ServerResult};
@@ -15,7 +15,7 @@ fn list_tools() -> ClientRequest {
     ClientRequest::ListToolsRequest(ListToolsRequest::default())
 }
 
-fn replaying(replay: Replay) -> CallOptions {
+fn replaying(replay: ReplayPolicy) -> CallOptions {
     CallOptions { replay, ..within(secs(120)) }
 }
 
@@ -158,7 +158,9 @@ async fn k17_annotation_matrix() {
     for (offered, harmless) in tools {
         let name: &'static str = offered.split('(').next().unwrap();
         for (death, rows_in_first) in [(UNREAD, 0), (COMMITTED, 1)] {
-            for (replay, allowed) in [(Replay::NotRun, false), (Replay::Annotated, harmless), (Replay::Always, true)] {
+            for (replay, allowed) in
+                [(ReplayPolicy::NotRun, false), (ReplayPolicy::Annotated, harmless), (ReplayPolicy::Always, true)]
+            {
                 let server = memory(&format!("tools {offered}\nspawn 1:\n {death}"));
                 let connection = connect(&server);
                 connection.session().await.unwrap();
@@ -206,7 +208,7 @@ async fn k17_ambiguous_annotation() {
 /// A call that kills every server it meets kills two.
 #[tokio::test(start_paused = true)]
 async fn k17_a_deadly_call_is_not_sent_for_ever() {
-    for replay in [Replay::Annotated, Replay::Always] {
+    for replay in [ReplayPolicy::Annotated, ReplayPolicy::Always] {
         let server = memory("call echo commit, exit 1");
         let connection = connect(&server);
         let result = connection.call_tool_with(tool("echo"), &replaying(replay)).await;
@@ -297,7 +299,7 @@ async fn k17_nothing_runs_after_the_deadline() {
 async fn k17_nothing_runs_after_the_caller_left() {
     let server = memory("spawn 1:\n call echo commit, delay 5s, exit 1\nspawn 2:\n initialize delay 5s");
     let connection = connect(&server);
-    let always = replaying(Replay::Always);
+    let always = replaying(ReplayPolicy::Always);
     assert!(timeout(secs(8), connection.call_tool_with(tool("echo"), &always)).await.is_err());
     tokio::time::sleep(secs(600)).await;
     assert_eq!((server.ledger().spawns(), server.ledger().executions("echo")), (2, 1));
@@ -320,7 +322,7 @@ async fn k17_reading_is_repeated() {
     assert_eq!(server.ledger().spawns(), 3);
     // But not by somebody who does not want it.
     let server = memory("spawn 1:\n list#2 exit 1");
-    let result = connect(&server).request(list_tools(), &replaying(Replay::NotRun)).await;
+    let result = connect(&server).request(list_tools(), &replaying(ReplayPolicy::NotRun)).await;
     assert!(matches!(result, Err(CallError::OutcomeUnknown { .. })), "{result:?}");
 }
 

@@ -1,6 +1,6 @@
 //! K20: what the circuit breaker counts, and what it must never hold up.
 
-use mcp_reconnect::core::replay::Replay;
+use mcp_reconnect::core::replay::ReplayPolicy;
 use mcp_reconnect::core::{Breaker, Refusal, Status};
 use mcp_reconnect::{CallError, CallOptions, Connection, Event, Events};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -13,7 +13,7 @@ const PATIENT: CallOptions = CallOptions {
     timeout: secs(60),
     max_timeout: None,
     max_wait: secs(60),
-    replay: Replay::Annotated,
+    replay: ReplayPolicy::Annotated,
     hung_after: None,
 };
 

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::rc::Rc;
 use std::time::Duration;
 
-use mcp_reconnect_core::replay::Replay;
+use mcp_reconnect_core::replay::ReplayPolicy;
 use mcp_reconnect_core::{Config, ConfigBuilder, ConfigError};
 
 use super::json::Json;
@@ -110,9 +110,9 @@ static KEYS: [Key; 37] = [
     key(
         "replay",
         Kind::Word(&[
-            ("not-run", |s| s.calls.replay = Replay::NotRun),
-            ("annotated", |s| s.calls.replay = Replay::Annotated),
-            ("always", |s| s.calls.replay = Replay::Always),
+            ("not-run", |s| s.calls.replay = ReplayPolicy::NotRun),
+            ("annotated", |s| s.calls.replay = ReplayPolicy::Annotated),
+            ("always", |s| s.calls.replay = ReplayPolicy::Always),
         ]),
     ),
     key("max_in_flight", Kind::Count(|s, value| s.max_in_flight = value)),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mcp_reconnect_core::replay::{Effect, Sent, Verdict};
+use mcp_reconnect_core::replay::{Effect, ReplayDecision, Sent};
 use mcp_reconnect_core::{Breaker, FailureClass, Want};
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
@@ -158,7 +158,7 @@ impl<'a> Performance<'a> {
                 Target::Raw(request) => request.adapted(&session, params.as_deref()),
                 Target::Tool(_) | Target::Method(_) => None,
             };
-            let repeatable = self.options.replay.verdict(Sent::Maybe, effect, resends, round) == Verdict::Resend;
+            let repeatable = self.options.replay.decide(Sent::Maybe, effect, resends, round) == ReplayDecision::Resend;
             let asked = match self.ask(&session, adapted.as_deref().or(params.as_deref()), repeatable).await {
                 Ok(asked) => asked,
                 // What became of this sending says nothing of the one before.
@@ -199,17 +199,17 @@ impl<'a> Performance<'a> {
                 let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
                 return Err(unknown.unwrap_or(limited));
             }
-            let verdict = self.options.replay.verdict(sent, effect, resends, round);
+            let verdict = self.options.replay.decide(sent, effect, resends, round);
             // Where the session goes on there will be no fresh one: once more on the same.
-            let survives = verdict == Verdict::Resend
+            let survives = verdict == ReplayDecision::Resend
                 && class != FailureClass::SessionGone
                 && timeout_at(self.until, session.wire().control().settled()).await.unwrap_or(false);
             match verdict {
                 // What this session refuses as it is, it will refuse again.
-                Verdict::Resend if survives && (sent == Sent::Refused || resends > 0) => {
+                ReplayDecision::Resend if survives && (sent == Sent::Refused || resends > 0) => {
                     return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause }));
                 }
-                Verdict::Resend => {
+                ReplayDecision::Resend => {
                     tracing::debug!(%epoch, method = self.target.method(), ?sent, "sent again on a fresh session");
                     if sent != Sent::No || survives {
                         resends += 1;
@@ -219,8 +219,8 @@ impl<'a> Performance<'a> {
                     }
                     want = if survives { Want::Session } else { Want::SessionAfter(epoch) };
                 }
-                Verdict::NotSent => return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause })),
-                Verdict::OutcomeUnknown => return Err(CallError::OutcomeUnknown { epoch, class, cause }),
+                ReplayDecision::NotSent => return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause })),
+                ReplayDecision::OutcomeUnknown => return Err(CallError::OutcomeUnknown { epoch, class, cause }),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Calls around an outage: they wait, and then it is said what became of them.
 
-use mcp_reconnect::core::replay::Replay;
+use mcp_reconnect::core::replay::ReplayPolicy;
 use mcp_reconnect::front::FrontOptions;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -91,7 +91,7 @@ async fn an_open_breaker_is_told_with_its_time() {
 }
 
 /// What becomes of a call that runs and is not answered, and how often it ran.
-async fn commit_then_die(tool: &str, replay: Replay) -> (Value, usize) {
+async fn commit_then_die(tool: &str, replay: ReplayPolicy) -> (Value, usize) {
     let server = memory("spawn 1:\n call * commit, kill");
     let mut options = FrontOptions::default();
     options.calls.replay = replay;
@@ -106,11 +106,11 @@ async fn commit_then_die(tool: &str, replay: Replay) -> (Value, usize) {
 #[tokio::test(start_paused = true)]
 async fn no_call_runs_twice_unless_it_may() {
     for (tool, replay, twice) in [
-        ("write", Replay::Annotated, false),
-        ("echo", Replay::Annotated, true),
-        ("echo", Replay::NotRun, false),
-        ("write", Replay::NotRun, false),
-        ("write", Replay::Always, true),
+        ("write", ReplayPolicy::Annotated, false),
+        ("echo", ReplayPolicy::Annotated, true),
+        ("echo", ReplayPolicy::NotRun, false),
+        ("write", ReplayPolicy::NotRun, false),
+        ("write", ReplayPolicy::Always, true),
     ] {
         let (answer, runs) = commit_then_die(tool, replay).await;
         if twice {

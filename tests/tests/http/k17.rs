@@ -1,6 +1,6 @@
 //! K17: nothing runs twice over HTTP that must not.
 
-use mcp_reconnect::core::replay::{Replay, Sent};
+use mcp_reconnect::core::replay::{ReplayPolicy, Sent};
 use mcp_reconnect::{CallError, CallOptions, Connection};
 use mcp_reconnect_tests::fake::FakeHttp;
 use rmcp::model::{CallToolResponse, ClientRequest, ListToolsRequest, ReadResourceRequestParams, ServerResult};
@@ -13,7 +13,7 @@ fn list_tools() -> ClientRequest {
     ClientRequest::ListToolsRequest(ListToolsRequest::default())
 }
 
-fn replaying(replay: Replay) -> CallOptions {
+fn replaying(replay: ReplayPolicy) -> CallOptions {
     CallOptions { replay, ..within(secs(120)) }
 }
 
@@ -140,12 +140,12 @@ async fn k17_annotation_matrix() {
         ("a(destructive)", false),
     ] {
         for (death, rows) in deaths {
-            for replay in [Replay::Annotated, Replay::Always, Replay::NotRun] {
+            for replay in [ReplayPolicy::Annotated, ReplayPolicy::Always, ReplayPolicy::NotRun] {
                 let script =
                     format!("respawn 5ms\ntools {offered}\nspawn 1:\n call a#1 {death}\nspawn 2..:\n call a ok");
                 let (server, connection) = quickly(&script).await;
                 let result = connection.call_tool_with(tool_with("a", "x"), &replaying(replay)).await;
-                let allowed = replay == Replay::Always || (replay == Replay::Annotated && annotated);
+                let allowed = replay == ReplayPolicy::Always || (replay == ReplayPolicy::Annotated && annotated);
                 let what = format!("{offered}, {death}, {replay:?}: {result:?}");
                 let ledger = server.ledger();
                 assert_eq!(ledger.executions("a"), rows + usize::from(allowed), "{what}");
@@ -176,7 +176,7 @@ async fn k17_annotation_of_the_epoch_that_was_asked() {
 #[tokio::test]
 async fn k17_a_deadly_call_is_not_sent_for_ever() {
     for death in ["exit 1", "cut", "reset", "status 502", "headers-only"] {
-        for replay in [Replay::Annotated, Replay::Always] {
+        for replay in [ReplayPolicy::Annotated, ReplayPolicy::Always] {
             let (server, connection) = quickly(&format!("respawn 5ms\ncall echo commit, {death}")).await;
             let result = connection.call_tool_with(tool("echo"), &replaying(replay)).await;
             assert!(matches!(result, Err(CallError::OutcomeUnknown { .. })), "{death}: {result:?}");
@@ -265,7 +265,7 @@ async fn k17_nothing_runs_after_the_caller_left() {
         let (server, connection) = quickly(&format!("call {name} commit, delay 30s, cut")).await;
         let waiting = |timeout| {
             let connection = connection.clone();
-            let options = CallOptions { replay: Replay::Always, ..within(timeout) };
+            let options = CallOptions { replay: ReplayPolicy::Always, ..within(timeout) };
             tokio::spawn(async move { connection.call_tool_with(tool(name), &options).await })
         };
         let (left, late) = (waiting(secs(600)), waiting(secs(10)));
@@ -293,7 +293,7 @@ async fn k17_reading_is_repeated() {
         connection.request(list_tools(), &CallOptions::default()).await.unwrap();
     }
     let (_server, connection) = quickly("list#2 cut").await;
-    let result = connection.request(list_tools(), &replaying(Replay::NotRun)).await;
+    let result = connection.request(list_tools(), &replaying(ReplayPolicy::NotRun)).await;
     assert!(matches!(result, Err(CallError::OutcomeUnknown { .. })), "{result:?}");
 }
 

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use mcp_reconnect::CallOptions;
 use mcp_reconnect::config::{CataloguePolicy, Connect, Endpoint, FleetConfig, Http, ServerConfig, Stdio};
 use mcp_reconnect::core::ConfigBuilder;
-use mcp_reconnect::core::replay::Replay;
+use mcp_reconnect::core::replay::ReplayPolicy;
 use mcp_reconnect::front::{Front, FrontAll, FrontAllOptions, FrontOptions, FrontStatus, HostEnd};
 use tokio_util::sync::CancellationToken;
 
@@ -107,7 +107,7 @@ enum ReplayArg {
     Always,
 }
 
-impl From<ReplayArg> for Replay {
+impl From<ReplayArg> for ReplayPolicy {
     fn from(replay: ReplayArg) -> Self {
         match replay {
             ReplayArg::Never => Self::NotRun,
