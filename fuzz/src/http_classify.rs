@@ -9,7 +9,7 @@ use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
-use mcp_reconnect_http::classify::{Asked, SESSION_LOSS, Says, Verdict, classify, is_gate_sentence};
+use mcp_reconnect_http::classify::{Asked, Classification, SESSION_LOSS, Says, classify, is_gate_sentence};
 use mcp_reconnect_http::headers::{ToolHeaders, standard_headers, version_of};
 use mcp_reconnect_http::retry_after;
 use serde_json::value::RawValue;
@@ -63,33 +63,33 @@ fn answer(mut data: Cursor<'_>) {
     let hint = map.get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?, now));
     assert!(failure.retry_after.is_none() || failure.retry_after == hint, "{verdict:?} with the hint {hint:?}");
     match &verdict {
-        Verdict::Answer => {
+        Classification::Answer => {
             assert!(id.is_some() && has_error_or_result(&body), "{body} is no answer");
             assert!(!matches!(status.as_u16(), 401 | 429), "{status}: {verdict:?}");
         }
-        Verdict::SessionGone => {
+        Classification::SessionGone => {
             assert!(session && !challenged, "{status}: lost what it did not have: {body}");
             let listed = SESSION_LOSS.iter().find(|loss| loss.status == status.as_u16());
             let gate = is_gate_sentence(&body) || has_gate(&body);
             assert!(listed.is_some_and(|loss| loss.says == Says::Anything) || gate, "{status}: no loss: {body}");
             assert_eq!((failure.class, verdict.sent()), (FailureClass::SessionGone, Sent::Refused));
         }
-        Verdict::Unauthorized(challenge) => {
+        Classification::Unauthorized(challenge) => {
             assert!(matches!(status.as_u16(), 401 | 403) && challenge.is_empty() != challenged);
             assert_eq!(failure.class, FailureClass::NeedsAuth);
         }
-        Verdict::RateLimited(_) => assert_eq!((status.as_u16(), failure.retry_after), (429, hint)),
-        Verdict::ServerError(_) => {
+        Classification::RateLimited(_) => assert_eq!((status.as_u16(), failure.retry_after), (429, hint)),
+        Classification::ServerError(_) => {
             assert!(status.as_u16() >= 500 && verdict.sent() == Sent::Maybe && failure.retry_after == hint);
         }
-        Verdict::Forbidden => assert!(status == 403 && !challenged),
-        Verdict::NotFound => assert_eq!(status.as_u16(), 404),
-        Verdict::Refused => assert!(status.as_u16() < 500 || status == 501),
+        Classification::Forbidden => assert!(status == 403 && !challenged),
+        Classification::NotFound => assert_eq!(status.as_u16(), 404),
+        Classification::Refused => assert!(status.as_u16() < 500 || status == 501),
     }
     let bare = classify(Asked { id, session: true }, status, &HeaderMap::new(), &body, now);
-    let lost = bare == Verdict::SessionGone && !challenged;
-    assert_eq!(judge(true, &body) == Verdict::SessionGone, lost, "of the headers the challenge alone counts");
-    assert_ne!(judge(false, &body), Verdict::SessionGone, "without an id nothing is lost");
+    let lost = bare == Classification::SessionGone && !challenged;
+    assert_eq!(judge(true, &body) == Classification::SessionGone, lost, "of the headers the challenge alone counts");
+    assert_ne!(judge(false, &body), Classification::SessionGone, "without an id nothing is lost");
 }
 
 /// The objects that a body holds: itself, or those of a batch. Members stay text: a number may be one that no type holds.

@@ -3,14 +3,14 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use mcp_reconnect_http::sse::{Event, Events};
+use mcp_reconnect_http::sse::{EventStream, StreamEvent};
 
 use crate::cursor::{Cursor, pieces};
 
 /// What a stream gave: its events, and what is known at its end.
 #[derive(PartialEq, Eq, Debug)]
 struct Found {
-    events: Vec<Event>,
+    events: Vec<StreamEvent>,
     id: Option<String>,
     retry: Option<Duration>,
 }
@@ -24,18 +24,18 @@ pub fn sse(data: &[u8]) {
     let limit = data.one([usize::MAX, 1, 2, 10, 64, 1_000]);
     let (most, end) = (data.byte(), usize::from(data.byte()));
     let stream = data.0;
-    let events = || Events::new(NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN));
+    let events = || EventStream::new(NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN));
 
     let mut whole = events();
     let found = read(&mut whole, [stream].into_iter());
     assert_eq!(read(&mut events(), pieces(stream, most)), found, "cut by {most}, limit {limit}");
     for event in &found.events {
         let (name, data) = match event {
-            Event::Frame(data) => ("", &**data),
-            Event::Other(name, data) => (&**name, &**data),
-            Event::TooLong => continue,
+            StreamEvent::Frame(data) => ("", &**data),
+            StreamEvent::Other(name, data) => (&**name, &**data),
+            StreamEvent::TooLong => continue,
         };
-        assert!(!matches!(event, Event::Frame(_)) || !data.trim().is_empty(), "an empty frame");
+        assert!(!matches!(event, StreamEvent::Frame(_)) || !data.trim().is_empty(), "an empty frame");
         // What is no UTF-8 is replaced by three bytes for each.
         assert!(name.len().max(data.len()) <= limit.saturating_mul(3), "{event:?} is longer than {limit}");
     }
@@ -56,7 +56,7 @@ pub fn sse(data: &[u8]) {
     }
 }
 
-fn read<'a>(events: &mut Events, pieces: impl Iterator<Item = &'a [u8]>) -> Found {
+fn read<'a>(events: &mut EventStream, pieces: impl Iterator<Item = &'a [u8]>) -> Found {
     let mut found = Vec::new();
     for mut piece in pieces {
         while let Some(event) = events.next(&mut piece) {
@@ -78,8 +78,8 @@ fn specified(stream: &[u8], id: Option<String>) -> Found {
             if data.pop().is_some() {
                 match name {
                     b"" | b"message" if text(&data).trim().is_empty() => {}
-                    b"" | b"message" => found.events.push(Event::Frame(text(&data))),
-                    name => found.events.push(Event::Other(text(name), text(&data))),
+                    b"" | b"message" => found.events.push(StreamEvent::Frame(text(&data))),
+                    name => found.events.push(StreamEvent::Other(text(name), text(&data))),
                 }
             }
             (name, data) = (b"", Vec::new());

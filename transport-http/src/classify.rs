@@ -11,9 +11,9 @@ use mcp_reconnect_core::{Failure, FailureClass};
 use crate::message::{Message, messages};
 use crate::retry_after::retry_after;
 
-/// What an answer other than 2xx means for the request that got it.
+/// The meaning of an answer other than 2xx for the request that got it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Classification {
     /// The body is the answer: a JSON-RPC error with the request's own id.
     Answer,
     /// The server has no such session (any more): its gate refused the request, no handler ran.
@@ -32,7 +32,7 @@ pub enum Verdict {
     ServerError(Option<Duration>),
 }
 
-impl Verdict {
+impl Classification {
     /// The class, as the machine will see it, with the server's hint.
     pub fn failure(&self) -> Failure {
         let (class, retry_after) = match self {
@@ -133,27 +133,33 @@ pub struct Asked<'a> {
 }
 
 /// What an answer other than 2xx means. `now` is what a date in `Retry-After` is compared with.
-pub fn classify(asked: Asked<'_>, status: StatusCode, headers: &HeaderMap, body: &str, now: SystemTime) -> Verdict {
+pub fn classify(
+    asked: Asked<'_>,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &str,
+    now: SystemTime,
+) -> Classification {
     let challenge = headers.get(WWW_AUTHENTICATE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let answer = asked.id.and_then(|id| messages(body).into_iter().filter_map(Message::read).find(|m| m.answers(id)));
     let code = answer.as_ref().and_then(Message::rpc_error).map(|error| error.code);
     if asked.session && challenge.is_none() && is_session_loss(status, code, body) {
-        return Verdict::SessionGone;
+        return Classification::SessionGone;
     }
     let hint = || {
         let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
         retry_after(value, now)
     };
     match status.as_u16() {
-        401 => Verdict::Unauthorized(challenge.unwrap_or_default()),
-        403 if challenge.is_some() => Verdict::Unauthorized(challenge.unwrap_or_default()),
-        429 => Verdict::RateLimited(hint()),
-        _ if answer.is_some() => Verdict::Answer,
-        403 => Verdict::Forbidden,
-        404 => Verdict::NotFound,
-        501 => Verdict::Refused,
-        500.. => Verdict::ServerError(hint()),
-        _ => Verdict::Refused,
+        401 => Classification::Unauthorized(challenge.unwrap_or_default()),
+        403 if challenge.is_some() => Classification::Unauthorized(challenge.unwrap_or_default()),
+        429 => Classification::RateLimited(hint()),
+        _ if answer.is_some() => Classification::Answer,
+        403 => Classification::Forbidden,
+        404 => Classification::NotFound,
+        501 => Classification::Refused,
+        500.. => Classification::ServerError(hint()),
+        _ => Classification::Refused,
     }
 }
 

@@ -14,7 +14,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
 
-use crate::classify::{Asked, Verdict, classify, words};
+use crate::classify::{Asked, Classification, classify, words};
 use crate::credentials::Unrenewed;
 use crate::error::{ExchangeError, Reach};
 use crate::headers::{STANDARD_HEADERS, ToolHeaders, standard_headers, version_of};
@@ -256,9 +256,9 @@ impl HttpClient {
             #[expect(clippy::disallowed_methods, reason = "a date in Retry-After is one of the wall clock's")]
             let verdict = classify(asked, status, &headers, &body, SystemTime::now());
             match &verdict {
-                Verdict::Answer => return Ok(Reply::Body(body)),
-                Verdict::SessionGone => self.disown(),
-                Verdict::Unauthorized(challenge) => {
+                Classification::Answer => return Ok(Reply::Body(body)),
+                Classification::SessionGone => self.disown(),
+                Classification::Unauthorized(challenge) => {
                     if let (Some(renewal), false) = (&self.server.renewal, renewed) {
                         let interactive = self.interactive.load(Ordering::Acquire);
                         renewed = true;
@@ -276,16 +276,16 @@ impl HttpClient {
                         }
                     }
                 }
-                Verdict::Forbidden
-                | Verdict::RateLimited(_)
-                | Verdict::NotFound
-                | Verdict::Refused
-                | Verdict::ServerError(_) => {}
+                Classification::Forbidden
+                | Classification::RateLimited(_)
+                | Classification::NotFound
+                | Classification::Refused
+                | Classification::ServerError(_) => {}
             }
             let mut error = refused(&verdict, status, &body, None);
             // A server that came back may refuse everything that this session is made of: its version, its era, its
             // missing id. A refused question after life is no such sign: some servers know none.
-            if verdict == Verdict::Refused && outgoing.frame.is_some() && !outgoing.asks_for_life() {
+            if verdict == Classification::Refused && outgoing.frame.is_some() && !outgoing.asks_for_life() {
                 error.reach = Reach::Doubt;
             }
             return Err(error);
@@ -397,13 +397,16 @@ async fn refusal(mut response: Response) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
-fn refused(verdict: &Verdict, status: StatusCode, body: &str, more: Option<&str>) -> ExchangeError {
+fn refused(verdict: &Classification, status: StatusCode, body: &str, more: Option<&str>) -> ExchangeError {
     let reach = match verdict {
         // The credentials are good, for other things than this.
-        Verdict::Unauthorized(_) if status == StatusCode::FORBIDDEN => Reach::Exchange,
-        Verdict::SessionGone | Verdict::Unauthorized(_) => Reach::Session,
-        Verdict::NotFound | Verdict::ServerError(_) => Reach::Doubt,
-        Verdict::Answer | Verdict::Forbidden | Verdict::RateLimited(_) | Verdict::Refused => Reach::Exchange,
+        Classification::Unauthorized(_) if status == StatusCode::FORBIDDEN => Reach::Exchange,
+        Classification::SessionGone | Classification::Unauthorized(_) => Reach::Session,
+        Classification::NotFound | Classification::ServerError(_) => Reach::Doubt,
+        Classification::Answer
+        | Classification::Forbidden
+        | Classification::RateLimited(_)
+        | Classification::Refused => Reach::Exchange,
     };
     let mut cause = format!("HTTP {status}");
     let said = words(body);

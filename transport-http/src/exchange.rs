@@ -15,7 +15,7 @@ use crate::classify::{Asked, is_gate_error};
 use crate::client::{HttpClient, Outgoing, Reply};
 use crate::error::{ExchangeError, Reach};
 use crate::message::{Message, messages};
-use crate::sse::{Event, Events};
+use crate::sse::{EventStream, StreamEvent};
 
 /// How often a stream is resumed without a new event id.
 const RESUMES: u32 = 3;
@@ -106,7 +106,7 @@ impl HttpClient {
             }
             return self.deliver_body(&body, asked, frames).await.map(|()| Rest(None));
         }
-        let mut events = Events::new(self.server.frame_limit);
+        let mut events = EventStream::new(self.server.frame_limit);
         let mut resumes = Resumes::default();
         loop {
             match self.read_events(&mut response, &mut events, asked, frames).await? {
@@ -118,7 +118,12 @@ impl HttpClient {
     }
 
     /// Asks for the rest of a stream that was cut.
-    async fn resume(&self, events: &Events, resumes: &mut Resumes, mut cut: String) -> Result<Response, ExchangeError> {
+    async fn resume(
+        &self,
+        events: &EventStream,
+        resumes: &mut Resumes,
+        mut cut: String,
+    ) -> Result<Response, ExchangeError> {
         loop {
             let last = events.last_event_id().cloned().filter(|_| !self.is_modern());
             let Some(last) = last else { return Err(ExchangeError::cut(cut)) };
@@ -146,7 +151,7 @@ impl HttpClient {
     async fn read_events(
         &self,
         response: &mut Response,
-        events: &mut Events,
+        events: &mut EventStream,
         asked: Asked<'_>,
         frames: &mpsc::Sender<Box<str>>,
     ) -> Result<Read, ExchangeError> {
@@ -165,17 +170,17 @@ impl HttpClient {
             self.touch();
             while let Some(event) = events.next(&mut chunk) {
                 match event {
-                    Event::Frame(frame) => {
+                    StreamEvent::Frame(frame) => {
                         let answered = self.deliver(&frame, asked, frames).await?;
                         if answered {
                             return Ok(Read::Answered);
                         }
                     }
-                    Event::TooLong => {
+                    StreamEvent::TooLong => {
                         let limit = self.server.frame_limit;
                         return Err(ExchangeError::unusable(format!("an event is longer than {limit} bytes")));
                     }
-                    Event::Other(..) => {}
+                    StreamEvent::Other(..) => {}
                 }
             }
         }
@@ -185,7 +190,7 @@ impl HttpClient {
     pub(crate) async fn read_standing(
         &self,
         mut response: Response,
-        events: &mut Events,
+        events: &mut EventStream,
         frames: &mpsc::Sender<Box<str>>,
     ) -> Result<(), ExchangeError> {
         match self.read_events(&mut response, events, Asked { id: None, session: true }, frames).await? {
@@ -269,10 +274,10 @@ impl HttpClient {
             if !is_event_stream(&response) {
                 return false;
             }
-            let mut events = Events::new(self.server.frame_limit);
+            let mut events = EventStream::new(self.server.frame_limit);
             while let Ok(Some(mut chunk)) = response.chunk().await {
                 if let Some(event) = events.next(&mut chunk) {
-                    return matches!(event, Event::Other(name, _) if &*name == "endpoint");
+                    return matches!(event, StreamEvent::Other(name, _) if &*name == "endpoint");
                 }
             }
             false

@@ -9,14 +9,14 @@ use sse_core::{SseDecoder, SseEvent};
 
 /// Takes frames out of an event stream, chunk by chunk. What it keeps is bounded by its limit.
 #[derive(Clone)]
-pub struct Events {
+pub struct EventStream {
     decoder: SseDecoder,
     retry: Option<Duration>,
 }
 
-/// What an event stream held.
+/// One item of an event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StreamEvent {
     /// A message.
     Frame(Box<str>),
     /// An event with another name than `message`, and its data: not ours, but for the `endpoint` of 2024-11-05.
@@ -25,27 +25,27 @@ pub enum Event {
     TooLong,
 }
 
-impl Events {
+impl EventStream {
     /// Starts with an empty stream. An event may have `limit` bytes of data.
     pub fn new(limit: NonZeroUsize) -> Self {
         Self { decoder: SseDecoder::with_limit(limit), retry: None }
     }
 
     /// Takes what `chunk` holds, up to the next event; `None` when it is used up.
-    pub fn next(&mut self, chunk: &mut impl Buf) -> Option<Event> {
+    pub fn next(&mut self, chunk: &mut impl Buf) -> Option<StreamEvent> {
         loop {
             return Some(match self.decoder.next(chunk)? {
                 Ok(SseEvent::Message(message)) if message.event != "message" => {
-                    Event::Other(message.event.into(), message.data.into_boxed_str())
+                    StreamEvent::Other(message.event.into(), message.data.into_boxed_str())
                 }
                 // The priming event of a resumable stream has an id and no data.
                 Ok(SseEvent::Message(message)) if message.data.trim().is_empty() => continue,
-                Ok(SseEvent::Message(message)) => Event::Frame(message.data.into_boxed_str()),
+                Ok(SseEvent::Message(message)) => StreamEvent::Frame(message.data.into_boxed_str()),
                 Ok(SseEvent::Retry(milliseconds)) => {
                     self.retry = Some(Duration::from_millis(milliseconds.into()));
                     continue;
                 }
-                Err(_) => Event::TooLong,
+                Err(_) => StreamEvent::TooLong,
             });
         }
     }
@@ -66,9 +66,9 @@ impl Events {
     }
 }
 
-impl std::fmt::Debug for Events {
+impl std::fmt::Debug for EventStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Events").field("last_event_id", &self.last_event_id()).field("retry", &self.retry).finish()
+        f.debug_struct("EventStream").field("last_event_id", &self.last_event_id()).field("retry", &self.retry).finish()
     }
 }
 
@@ -76,17 +76,17 @@ impl std::fmt::Debug for Events {
 mod tests {
     use super::*;
 
-    fn events(limit: usize) -> Events {
-        Events::new(NonZeroUsize::new(limit).unwrap())
+    fn events(limit: usize) -> EventStream {
+        EventStream::new(NonZeroUsize::new(limit).unwrap())
     }
 
-    fn all(events: &mut Events, text: &str) -> Vec<Event> {
+    fn all(events: &mut EventStream, text: &str) -> Vec<StreamEvent> {
         let mut bytes = text.as_bytes();
         std::iter::from_fn(|| events.next(&mut bytes)).collect()
     }
 
-    fn frame(text: &str) -> Event {
-        Event::Frame(text.into())
+    fn frame(text: &str) -> StreamEvent {
+        StreamEvent::Frame(text.into())
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
             let mut events = events(100);
             let mut found = all(&mut events, &text[..cut]);
             found.extend(all(&mut events, &text[cut..]));
-            assert_eq!(found, [frame("{\"a\":\n1}"), Event::Other("endpoint".into(), "/x".into()), frame("{}")]);
+            assert_eq!(found, [frame("{\"a\":\n1}"), StreamEvent::Other("endpoint".into(), "/x".into()), frame("{}")]);
             assert_eq!(events.last_event_id().map(|id| &**id), Some("2"));
             assert_eq!(events.retry(), Some(Duration::from_millis(250)));
         }
@@ -116,7 +116,7 @@ mod tests {
     fn a_long_event_is_left_out_and_the_next_one_is_not() {
         let mut events = events(16);
         let long = "x".repeat(10_000);
-        assert_eq!(all(&mut events, &format!("data: {long}\n\ndata: {{}}\n\n")), [Event::TooLong, frame("{}")]);
+        assert_eq!(all(&mut events, &format!("data: {long}\n\ndata: {{}}\n\n")), [StreamEvent::TooLong, frame("{}")]);
     }
 
     #[test]

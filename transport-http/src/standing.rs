@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::client::{HttpClient, Outgoing, Reply};
 use crate::error::{ExchangeError, Reach};
 use crate::exchange::{RETRY, is_event_stream};
-use crate::sse::Events;
+use crate::sse::EventStream;
 
 /// A stream that ends sooner than this failed.
 const QUICK: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const QUICK_FAILURES: u32 = 5;
 /// The standing GET stream of a session: optional, and open as long as the server likes. It has no idle timeout.
 pub struct Standing {
     client: Arc<HttpClient>,
-    events: Events,
+    events: EventStream,
     /// Whether it was ever open: then the server has the route.
     opened: bool,
     quick_failures: u32,
@@ -46,7 +46,7 @@ pub enum StandingEnd {
 impl Standing {
     /// A stream of this session, not open yet.
     pub fn new(client: Arc<HttpClient>) -> Self {
-        let events = Events::new(client.server.frame_limit);
+        let events = EventStream::new(client.server.frame_limit);
         Self { client, events, opened: false, quick_failures: 0, next: None, absent: None }
     }
 

@@ -6,7 +6,7 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777) // Sun, 06 Nov 1994 08:49:37 GMT
 }
 
-fn verdict(session: bool, status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Verdict {
+fn verdict(session: bool, status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Classification {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         map.append(*name, HeaderValue::from_static(value));
@@ -55,18 +55,18 @@ const STALE: &[(&str, u16, &str)] = &[
 #[test]
 fn a_session_is_lost_by_the_table() {
     for (who, status, body) in STALE {
-        assert_eq!(verdict(true, *status, &[], body), Verdict::SessionGone, "{who}");
-        assert_eq!(Verdict::SessionGone.sent(), Sent::Refused);
+        assert_eq!(verdict(true, *status, &[], body), Classification::SessionGone, "{who}");
+        assert_eq!(Classification::SessionGone.sent(), Sent::Refused);
     }
 }
 
 #[test]
 fn without_a_session_id_nothing_is_lost() {
     for (who, status, body) in STALE {
-        assert_ne!(verdict(false, *status, &[], body), Verdict::SessionGone, "{who}");
+        assert_ne!(verdict(false, *status, &[], body), Classification::SessionGone, "{who}");
     }
-    assert_eq!(verdict(false, 404, &[], "<html>"), Verdict::NotFound);
-    assert_eq!(Verdict::NotFound.failure(), FailureClass::Transport.into());
+    assert_eq!(verdict(false, 404, &[], "<html>"), Classification::NotFound);
+    assert_eq!(Classification::NotFound.failure(), FailureClass::Transport.into());
 }
 
 #[test]
@@ -75,8 +75,12 @@ fn every_row_of_the_table_is_met_by_an_example() {
         assert!(STALE.iter().any(|(_, status, _)| *status == loss.status), "{} ({})", loss.status, loss.who);
     }
     for sentence in GATE_SENTENCES {
-        assert_eq!(verdict(true, 400, &[], sentence), Verdict::SessionGone, "{sentence}");
-        assert_eq!(verdict(true, 400, &[], &format!("Bad Request: {sentence}.")), Verdict::SessionGone, "{sentence}");
+        assert_eq!(verdict(true, 400, &[], sentence), Classification::SessionGone, "{sentence}");
+        assert_eq!(
+            verdict(true, 400, &[], &format!("Bad Request: {sentence}.")),
+            Classification::SessionGone,
+            "{sentence}"
+        );
     }
 }
 
@@ -87,20 +91,20 @@ fn a_bad_request_of_another_kind_loses_no_session() {
         "Bad Request: Unsupported protocol version (supported: 2025-06-18)",
         "",
     ] {
-        assert_eq!(verdict(true, 400, &[], body), Verdict::Refused, "{body}");
+        assert_eq!(verdict(true, 400, &[], body), Classification::Refused, "{body}");
     }
     // From 2026-07-28 on unknown methods are a 404.
     let body = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"Method not found"}}"#;
-    assert_eq!(verdict(true, 404, &[], body), Verdict::Answer);
+    assert_eq!(verdict(true, 404, &[], body), Classification::Answer);
 }
 
 #[test]
 fn an_error_with_our_id_is_the_answer_whatever_the_status() {
     for status in [400, 403, 404, 405, 500, 503] {
         let body = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"boom"}}"#;
-        assert_eq!(verdict(false, status, &[], body), Verdict::Answer, "{status}");
+        assert_eq!(verdict(false, status, &[], body), Classification::Answer, "{status}");
         let other = r#"{"jsonrpc":"2.0","id":8,"error":{"code":-32603,"message":"boom"}}"#;
-        assert_ne!(verdict(false, status, &[], other), Verdict::Answer, "{status}");
+        assert_ne!(verdict(false, status, &[], other), Classification::Answer, "{status}");
     }
 }
 
@@ -109,27 +113,27 @@ fn a_challenge_asks_for_a_login_even_where_a_session_is_spoken_of() {
     let challenge = [("www-authenticate", "Bearer error=\"invalid_token\"")];
     for status in [401, 403] {
         let found = verdict(true, status, &challenge, "Unauthorized: Session not found");
-        assert_eq!(found, Verdict::Unauthorized("Bearer error=\"invalid_token\"".into()), "{status}");
+        assert_eq!(found, Classification::Unauthorized("Bearer error=\"invalid_token\"".into()), "{status}");
         assert_eq!((found.failure().class, found.sent()), (FailureClass::NeedsAuth, Sent::Refused));
     }
-    assert_eq!(verdict(true, 401, &[], "nope"), Verdict::Unauthorized(String::new()));
-    assert_eq!(verdict(true, 403, &[], "nope"), Verdict::Forbidden);
+    assert_eq!(verdict(true, 401, &[], "nope"), Classification::Unauthorized(String::new()));
+    assert_eq!(verdict(true, 403, &[], "nope"), Classification::Forbidden);
 }
 
 #[test]
 fn hints_of_429_and_503_are_read() {
     let seconds = Some(Duration::from_secs(7));
-    assert_eq!(verdict(true, 429, &[("retry-after", "7")], ""), Verdict::RateLimited(seconds));
-    assert_eq!(verdict(true, 503, &[("retry-after", "7")], ""), Verdict::ServerError(seconds));
+    assert_eq!(verdict(true, 429, &[("retry-after", "7")], ""), Classification::RateLimited(seconds));
+    assert_eq!(verdict(true, 503, &[("retry-after", "7")], ""), Classification::ServerError(seconds));
     let date = [("retry-after", "Sun, 06 Nov 1994 08:49:44 GMT")];
-    assert_eq!(verdict(false, 429, &date, ""), Verdict::RateLimited(seconds));
-    assert_eq!(verdict(false, 429, &[("retry-after", "soon")], ""), Verdict::RateLimited(None));
-    assert_eq!(verdict(false, 502, &[], "<html>"), Verdict::ServerError(None));
-    let failure = Verdict::RateLimited(seconds).failure();
+    assert_eq!(verdict(false, 429, &date, ""), Classification::RateLimited(seconds));
+    assert_eq!(verdict(false, 429, &[("retry-after", "soon")], ""), Classification::RateLimited(None));
+    assert_eq!(verdict(false, 502, &[], "<html>"), Classification::ServerError(None));
+    let failure = Classification::RateLimited(seconds).failure();
     assert_eq!(failure, Failure { class: FailureClass::RateLimited, retry_after: seconds });
-    assert_eq!(Verdict::ServerError(seconds).failure().class, FailureClass::Transport);
-    assert_eq!(Verdict::RateLimited(None).sent(), Sent::Refused);
-    assert_eq!(Verdict::ServerError(None).sent(), Sent::Maybe);
+    assert_eq!(Classification::ServerError(seconds).failure().class, FailureClass::Transport);
+    assert_eq!(Classification::RateLimited(None).sent(), Sent::Refused);
+    assert_eq!(Classification::ServerError(None).sent(), Sent::Maybe);
 }
 
 #[test]
