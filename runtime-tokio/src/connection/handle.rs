@@ -174,7 +174,8 @@ impl Connection {
     ///
     /// Waits for a session where there is none. What may be sent again goes by the method, for a tool by its
     /// annotations. For a legacy client the rounds of an `input_required` result are gone through with the
-    /// [`Relay`], as with a typed handler. A log level and subscriptions are set up again in later sessions.
+    /// [`Relay`](crate::relay::Relay), as with a typed handler. A log level and subscriptions are set up again in later
+    /// sessions.
     ///
     /// # Errors
     ///
@@ -283,7 +284,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The patience of later probes; see [`Builder::probe_patience`].
+    /// The patience of later probes; see [`Builder::probe_patience`](crate::Builder::probe_patience).
     pub(crate) fn set_probe_patience(&self, patience: Duration) {
         *self.0.spec.probe_patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
@@ -309,7 +310,7 @@ impl Connection {
     }
 
     /// What may be offered: kept while the session is rebuilt, `None` while the server is parked, and before the first
-    /// session unless it was [known](Builder::known_catalogue) before.
+    /// session unless it was [known](crate::Builder::known_catalogue) before.
     pub fn catalogue(&self) -> Option<Arc<Catalogue>> {
         self.0.published.borrow().catalogue.clone()
     }
@@ -320,7 +321,7 @@ impl Connection {
         (*session.map_or_else(|| self.0.spec.known(), |session| session.catalogue())).clone()
     }
 
-    /// Where the machine stands, for the next process; see [`Builder::restore`].
+    /// Where the machine stands, for the next process; see [`Builder::restore`](crate::Builder::restore).
     pub fn memory(&self) -> Memory {
         self.0.snapshot().memory(self.0.clock.now())
     }

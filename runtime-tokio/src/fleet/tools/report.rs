@@ -69,7 +69,8 @@ pub enum Notice {
         /// Its name of the tool.
         tool: Arc<str>,
     },
-    /// The tool is not what was approved, and is offered as it is now ([`CataloguePolicy::Warn`]).
+    /// The tool is not what was approved, and is offered as it is now
+    /// ([`CataloguePolicy::Warn`](crate::fleet::CataloguePolicy::Warn)).
     Changed {
         /// The server.
         server: Arc<str>,
@@ -84,7 +85,8 @@ pub enum Notice {
         /// The server.
         server: Arc<str>,
     },
-    /// The tool is not what was approved, and is withheld ([`CataloguePolicy::Refuse`]). Told once for each version of it.
+    /// The tool is not what was approved, and is withheld
+    /// ([`CataloguePolicy::Refuse`](crate::fleet::CataloguePolicy::Refuse)). Told once for each version of it.
     Withheld {
         /// The server.
         server: Arc<str>,
