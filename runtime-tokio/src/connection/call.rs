@@ -97,7 +97,7 @@ fn tool_of(params: &RawValue) -> Option<String> {
 }
 
 /// A call under way.
-pub(crate) struct Performance<'a> {
+pub(crate) struct Call<'a> {
     shared: &'a Shared,
     target: Target<'a>,
     options: &'a CallOptions,
@@ -109,7 +109,7 @@ pub(crate) struct Performance<'a> {
     cap: Instant,
 }
 
-impl<'a> Performance<'a> {
+impl<'a> Call<'a> {
     pub(crate) fn new(shared: &'a Shared, target: Target<'a>, options: &'a CallOptions) -> Self {
         let cap = deadline(options.max_timeout.unwrap_or_else(|| options.timeout.saturating_mul(10)));
         let until = cap.min(deadline(options.timeout));

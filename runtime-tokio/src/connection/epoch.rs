@@ -1,4 +1,4 @@
-//! The life of one epoch, in the order in which it happens: dial, handshake, catalogue, service, close.
+//! The task of one epoch, in the order of its steps: dial, handshake, catalogue, service, close.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl Dialler {
         interactive: bool,
         previous: Option<LiveEpoch>,
     ) -> LiveEpoch {
-        let reins = Arc::new(Reins { start_timeout, order: Watched::default(), link: Mutex::default() });
-        let life = Life {
+        let controls = Arc::new(Controls { start_timeout, order: Watched::default(), link: Mutex::default() });
+        let epoch_task = EpochTask {
             epoch,
             interactive,
             spec: self.spec.clone(),
@@ -58,7 +58,7 @@ impl Dialler {
             tasks: TaskTracker::new(),
             connection: self.tasks.clone(),
             entrance: self.entrance.clone(),
-            reins: reins.clone(),
+            controls: controls.clone(),
         };
         let previous = previous.map(|previous| Box::pin(previous.kill()));
         let span = tracing::info_span!("epoch", server = %self.spec.name, %epoch);
@@ -66,10 +66,10 @@ impl Dialler {
             if let Some(previous) = previous {
                 previous.await;
             }
-            life.run().await;
+            epoch_task.run().await;
         };
         let task = self.tasks.spawn(run.instrument(span));
-        LiveEpoch { epoch, session: None, reached: None, reins, task }
+        LiveEpoch { epoch, session: None, reached: None, controls, task }
     }
 
     /// Asks the server of a session for a sign of life within this time; a note says what came of it.
@@ -92,12 +92,12 @@ pub(crate) struct LiveEpoch {
     pub(crate) session: Option<Arc<Session>>,
     /// How far it got.
     pub(crate) reached: Option<ReadyFlag>,
-    reins: Arc<Reins>,
+    controls: Arc<Controls>,
     task: JoinHandle<()>,
 }
 
-/// What the owner has in its hands of an epoch.
-struct Reins {
+/// How the owner steers an epoch: its order to close, and the link to end.
+struct Controls {
     start_timeout: Duration,
     order: Watched<Option<Order>>,
     link: Mutex<CurrentLink>,
@@ -130,7 +130,7 @@ struct Order {
 impl LiveEpoch {
     /// Orders the close; the epoch reports when nothing of it is left.
     pub(crate) fn close(&self, cause: CloseCause, why: Option<Arc<str>>, drain: Duration) {
-        self.reins.order.update(|order| *order = Some(Order { cause, why, drain }));
+        self.controls.order.update(|order| *order = Some(Order { cause, why, drain }));
     }
 
     /// What to say of a start that took too long: where it stopped, and the child's last words.
@@ -141,8 +141,8 @@ impl LiveEpoch {
             Some(ReadyFlag::Transport) => "no answer to the handshake",
             Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
         };
-        let facts = lock(&self.reins.link).wire.as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
-        let mut words = format!("not ready within {:?}: {stopped}", self.reins.start_timeout);
+        let facts = lock(&self.controls.link).wire.as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
+        let mut words = format!("not ready within {:?}: {stopped}", self.controls.start_timeout);
         if let Some(address) = facts.address {
             words.push_str(&format!("; {address}"));
         }
@@ -154,7 +154,7 @@ impl LiveEpoch {
 
     /// Ends it by force, without waiting.
     pub(crate) fn abort(&self) {
-        let link = lock(&self.reins.link);
+        let link = lock(&self.controls.link);
         if let Some(wire) = &link.wire {
             wire.control().kill();
         }
@@ -170,7 +170,7 @@ impl LiveEpoch {
     }
 }
 
-struct Life {
+struct EpochTask {
     epoch: Epoch,
     interactive: bool,
     spec: Arc<Spec>,
@@ -180,15 +180,15 @@ struct Life {
     /// What the connection runs: handlers may outlive their epoch for a moment.
     connection: TaskTracker,
     entrance: Arc<Entrance>,
-    reins: Arc<Reins>,
+    controls: Arc<Controls>,
 }
 
-impl Life {
+impl EpochTask {
     /// What happens once is boxed, so that a session that is there does not hold the room for it.
     async fn run(&self) {
         let ended = tokio::select! {
             biased;
-            order = self.reins.order.when(Clone::clone) => Box::pin(self.on_order(order)).await,
+            order = self.controls.order.when(Clone::clone) => Box::pin(self.on_order(order)).await,
             ended = self.live() => {
                 if self.current_link().is_some() {
                     self.note(What::Lost(ended.failure, ended.cause.clone()));
@@ -222,7 +222,7 @@ impl Life {
             wire.control().close().await;
             self.set_link(None);
         }
-        lock(&self.reins.link).cancel();
+        lock(&self.controls.link).cancel();
         self.tasks.close();
         self.tasks.wait().await;
         ended
@@ -263,7 +263,7 @@ impl Life {
                 memory: &self.spec.memory,
                 policy: self.spec.policy,
                 client: &client,
-                start_timeout: self.reins.start_timeout,
+                start_timeout: self.controls.start_timeout,
                 probe_patience: *lock(&self.spec.probe_patience),
                 after_probe_killed,
                 tasks: &self.tasks,
@@ -330,7 +330,7 @@ impl Life {
 
     async fn dial(&self) -> Result<Wire, Ended> {
         let token = CancellationToken::new();
-        lock(&self.reins.link).token = Some(token.clone());
+        lock(&self.controls.link).token = Some(token.clone());
         let attempt = Attempt {
             epoch: self.epoch,
             interactive: self.interactive,
@@ -404,11 +404,11 @@ impl Life {
     }
 
     fn current_link(&self) -> Option<Wire> {
-        lock(&self.reins.link).wire.clone()
+        lock(&self.controls.link).wire.clone()
     }
 
     fn set_link(&self, wire: Option<Wire>) {
-        lock(&self.reins.link).wire = wire;
+        lock(&self.controls.link).wire = wire;
     }
 
     fn note(&self, what: What) {

@@ -18,7 +18,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
 use crate::clock::deadline;
-use crate::connection::call::{Performance, Target};
+use crate::connection::call::{Call, Target};
 use crate::connection::messages::Command;
 use crate::connection::published::Published;
 use crate::connection::wait::Shared;
@@ -118,7 +118,7 @@ impl Connection {
             ClientRequest::CallToolRequest(call) => Target::Tool(&call.params.name),
             other => Target::Method(other.method()),
         };
-        let (session, result) = Performance::new(&self.0, target, options).run(params.as_deref()).await?;
+        let (session, result) = Call::new(&self.0, target, options).run(params.as_deref()).await?;
         read(&session, &result)
     }
 
@@ -195,8 +195,8 @@ impl Connection {
         options: &CallOptions,
         taken_back: &TakenBack,
     ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
-        let performance = Performance::new(&self.0, Target::Raw(request), options).taken_back_with(taken_back);
-        let (session, result) = performance.run(request.params).await?;
+        let call = Call::new(&self.0, Target::Raw(request), options).taken_back_with(taken_back);
+        let (session, result) = call.run(request.params).await?;
         if let Some(params) = request.params {
             self.set_later(request.method, params);
         }
@@ -392,7 +392,7 @@ impl Connection {
         options: &CallOptions,
     ) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
         let params = params.map(to_raw_value).transpose().map_err(CallError::invalid_params)?;
-        Performance::new(&self.0, target, options).run(params.as_deref()).await
+        Call::new(&self.0, target, options).run(params.as_deref()).await
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: &str, params: &(impl Serialize + Sync)) -> Result<T, CallError> {

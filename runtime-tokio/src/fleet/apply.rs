@@ -8,7 +8,7 @@ use tracing::Instrument as _;
 
 use super::event::FleetEvent;
 use super::report::{ApplyReport, Outcome};
-use super::tenant::{Seat, Server, Tenant};
+use super::tenant::{Server, Tenant, TenantObserver};
 use super::{Fleet, Inner, Servers};
 use crate::config::{FleetConfig, ServerConfig};
 use crate::connection::Connection;
@@ -120,13 +120,13 @@ impl Inner {
     ) -> Result<Connection, BuildError> {
         let tenancy = servers.tenancies.get(name).and_then(std::sync::Weak::upgrade).unwrap_or_else(tenancy);
         servers.next += 1;
-        let seat = Seat { fleet: Arc::downgrade(self), server: name.clone(), number: servers.next };
+        let observer = TenantObserver { fleet: Arc::downgrade(self), server: name.clone(), number: servers.next };
         let (handlers, server) = (self.handlers.clone(), name.clone());
         let mut builder = config
             .builder(name)
             .seed(seed_of(self.seed, name))
             .boxed_handler(move |epoch| handlers(&server, epoch))
-            .observer(seat)
+            .observer(observer)
             .entrance(Entrance::new(tenancy.clone(), self.queue.clone()));
         if let Some(kept) = servers.kept.server(name, &config.digest().to_string()) {
             builder = kept.restore(builder);

@@ -77,13 +77,13 @@ impl Server {
 }
 
 /// Tells the fleet what a connection does, for as long as it is the one that stands for its name.
-pub(super) struct Seat {
+pub(super) struct TenantObserver {
     pub(super) fleet: Weak<Inner>,
     pub(super) server: Arc<str>,
     pub(super) number: u64,
 }
 
-impl Observer for Seat {
+impl Observer for TenantObserver {
     fn offered(&self, catalogue: Option<&Arc<Catalogue>>) {
         let Some(fleet) = self.fleet.upgrade() else { return };
         let mut servers = fleet.lock();
@@ -103,7 +103,7 @@ impl Observer for Seat {
     }
 }
 
-impl Seat {
+impl TenantObserver {
     fn is_of(&self, server: &Server) -> bool {
         server.tenant.as_ref().is_some_and(|tenant| tenant.number == self.number)
     }
