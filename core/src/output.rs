@@ -98,7 +98,6 @@ pub enum Refusal {
 /// What happened, for whoever listens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
 pub enum Event {
     /// The status changed; emitted then and only then.
     StatusChanged {

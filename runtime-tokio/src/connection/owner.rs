@@ -218,8 +218,6 @@ impl Owner {
                 tracing::warn!(open = open_until.is_some(), "circuit breaker");
                 self.tell(Event::Breaker { open_until });
             }
-            // An event of a later core that this runtime does not know.
-            _ => {}
         }
     }
 

@@ -141,7 +141,6 @@ pub(super) fn ordered(at: Timestamp, output: &Output) -> Said {
         }
         Output::Event(Event::BreakerChanged { open_until: Some(until) }) => said("breaker opens", [left(until)]),
         Output::Event(Event::BreakerChanged { open_until: None }) => said("breaker closes", None),
-        Output::Event(_) => said("an event of a later version", None),
     }
 }
 
