@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_slots_that_cannot_be_is_refused_by_name_and_changes_nothing() {
+    fn a_number_of_slots_that_cannot_be_is_refused_by_name() {
         let mut gate = DialGate::new(3).unwrap();
         for wrong in [0, 129, 255] {
             assert_eq!(DialGate::new(wrong), Err(MaxDialsError(wrong)));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_input_required_round_has_run_whatever_became_of_its_frame() {
+    fn a_second_input_required_round_has_run_in_any_case() {
         for sent in [Sent::No, Sent::Refused, Sent::Maybe] {
             assert_eq!(ReplayPolicy::Annotated.decide(sent, Effect::Unknown, 0, 2), ReplayDecision::OutcomeUnknown);
         }

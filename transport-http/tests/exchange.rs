@@ -68,7 +68,7 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn the_rest_of_a_stream_is_read_so_that_its_connection_is_used_again() {
+async fn the_rest_of_a_stream_is_read_and_its_connection_reused() {
     let end = Arc::new(Semaphore::new(0));
     let permits = end.clone();
     let server = Server::start(move |_| {

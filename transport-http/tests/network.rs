@@ -80,7 +80,7 @@ async fn redirects_end() {
 }
 
 #[tokio::test]
-async fn a_pooled_connection_that_the_server_has_closed_costs_no_second_execution() {
+async fn a_closed_pooled_connection_costs_no_second_execution() {
     let leave = Arc::new(Semaphore::new(0));
     let permits = leave.clone();
     let server = Server::start(move |request| {
@@ -102,7 +102,7 @@ async fn a_pooled_connection_that_the_server_has_closed_costs_no_second_executio
 }
 
 #[tokio::test]
-async fn a_pooled_connection_that_dies_under_a_request_is_not_used_for_another_try() {
+async fn a_pooled_connection_that_died_is_not_tried_again() {
     let server = Server::start(|request| match server_has_seen(request) {
         0 => json(RESULT),
         _ => vec![Step::Reset],

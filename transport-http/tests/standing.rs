@@ -26,7 +26,7 @@ async fn a_refusal_means_that_there_is_none() {
 }
 
 #[tokio::test]
-async fn a_404_is_doubted_before_the_stream_was_open_and_believed_after() {
+async fn a_404_is_doubted_before_the_first_stream_and_believed_after() {
     let open = Arc::new(AtomicU32::new(0));
     let opens = open.clone();
     let server = Server::start(move |request| {

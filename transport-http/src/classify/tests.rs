@@ -109,7 +109,7 @@ fn an_error_with_our_id_is_the_answer_whatever_the_status() {
 }
 
 #[test]
-fn a_challenge_asks_for_a_login_even_where_a_session_is_spoken_of() {
+fn a_challenge_asks_for_a_login_whatever_its_words() {
     let challenge = [("www-authenticate", "Bearer error=\"invalid_token\"")];
     for status in [401, 403] {
         let found = verdict(true, status, &challenge, "Unauthorized: Session not found");

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_host_that_reads_slowly_holds_up_its_front_alone_while_it_reads() {
+    async fn a_host_that_reads_slowly_holds_up_its_own_front_alone() {
         let stream = Stream::new(0, None, None);
         let mut reader = open(&stream, None).await;
         for _ in 0..ROOM {

@@ -173,7 +173,7 @@ async fn an_abandoned_session_ends_and_a_used_one_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_open_keeps_its_session_while_its_host_waits() {
+async fn an_open_request_keeps_its_session_while_its_host_waits() {
     let mut rig = Rig::new();
     let (session, mut far) = rig.session("2025-11-25").await;
     let mut answer = rig.post(&[("mcp-session-id", &session)], &call(1, None)).await.unwrap();
@@ -219,7 +219,7 @@ async fn progress_goes_to_the_request_with_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_names_no_request_goes_to_the_only_one_else_to_the_standing_stream_else_to_the_oldest() {
+async fn an_unnamed_message_goes_to_the_only_stream_else_the_oldest() {
     let mut rig = Rig::new();
     let (session, mut far) = rig.session("2025-11-25").await;
     let headers = &[("mcp-session-id", &*session)];

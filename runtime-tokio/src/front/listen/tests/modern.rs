@@ -270,7 +270,7 @@ async fn headers_that_a_listed_tool_asks_for_are_held_to_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_agree_with_its_headers_does_not_reach_the_front() {
+async fn a_request_unlike_its_headers_does_not_reach_the_front() {
     let mut rig = Rig::new();
     let mut answer = ask(&rig, 4, "tools/list", json!({}), &[("mcp-method", "x")]).await.unwrap();
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
