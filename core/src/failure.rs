@@ -7,7 +7,7 @@ use core::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Failure {
-    /// What kind of failure it was.
+    /// The kind of failure.
     pub class: FailureClass,
     /// How long the server asked to be left alone (`Retry-After`), if it did.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]

@@ -28,7 +28,7 @@ pub struct Slot {
     taken: Timestamp,
 }
 
-/// What a [`DialGate`] says to the first in the queue.
+/// The answer of a [`DialGate`] to the first in the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Gate {
     /// Dial now.

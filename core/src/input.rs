@@ -4,7 +4,7 @@ use crate::id::Epoch;
 use crate::state::ReadyFlag;
 use crate::time::Timestamp;
 
-/// What a driver tells the machine. Everything that changes it is one of these, so a list of them with their times
+/// A report of a driver to the machine. Everything that changes it is one of these, so a list of them with their times
 /// is a whole trace.
 ///
 /// A report that names any epoch but the live one equals a [`Tick`](Self::Tick).
@@ -78,7 +78,7 @@ pub enum Input {
     },
 }
 
-/// Who wakes a machine.
+/// The reason of a wake.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum WakeCause {

@@ -35,7 +35,7 @@ pub struct ConnectionMachine {
     /// The last epoch, and when it was dialled.
     epoch: Option<Epoch>,
     dialled: Option<Timestamp>,
-    /// What the next dial is for.
+    /// The purpose of the next dial.
     purpose: Purpose,
     /// Until when the most patient caller waits.
     demand: Option<Timestamp>,
@@ -329,7 +329,7 @@ impl ConnectionMachine {
         Snapshot { status: self.visible_status(), ..self.snapshot() }
     }
 
-    /// What the world sees: a close shows as what it leads to, a park until the next Ready.
+    /// The status that is told: a close shows as what it leads to, a park until the next Ready.
     const fn visible_status(&self) -> Status {
         match (self.state, self.parked) {
             (State::Closing { then: Then::Shutdown, .. } | State::Shutdown, _) => Status::Shutdown,

@@ -220,7 +220,7 @@ fn ago(age: Duration) -> Timestamp {
     Timestamp::from_nanos(View::NOW.as_nanos() - nanos(age))
 }
 
-/// What the jitter draws in the next step: the range is cut in three.
+/// The draw of the jitter in the next step: the range is cut in three.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Draw {
     /// Least, and all there is where nothing is left to chance.

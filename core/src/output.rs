@@ -37,7 +37,7 @@ pub enum Output {
         /// Which.
         epoch: Epoch,
     },
-    /// What was published must be taken back.
+    /// The published catalogue must be taken back.
     Withdraw,
     /// The answer to [`Connect`](crate::Input::Connect).
     Admit(Admission),
@@ -95,13 +95,13 @@ pub enum Refusal {
     Shutdown,
 }
 
-/// What happened, for whoever listens.
+/// A change, for subscribers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Event {
     /// The status changed; emitted then and only then.
     StatusChanged {
-        /// What it is now.
+        /// The new status.
         status: Status,
         /// The last failure since the last Ready, where there was one.
         failure: Option<FailureClass>,

@@ -1,4 +1,4 @@
-//! What may be sent again after a request's link failed: a pure table.
+//! The requests that may be sent again after their link failed: a pure table.
 //!
 //! Source of the rule that a tool call is not repeated by default: MCP's tool annotations (`readOnlyHint`,
 //! `idempotentHint`), whose absence means "may change things, and a second run may change them again".
@@ -15,7 +15,7 @@ pub enum Sent {
     Maybe,
 }
 
-/// What a second run of a request does.
+/// The effect of a second run of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Effect {
@@ -33,7 +33,7 @@ pub enum Effect {
 pub enum ReplayPolicy {
     /// Only what provably did not run.
     NotRun,
-    /// What did not run, listing requests, and tools annotated read-only or idempotent.
+    /// Requests that did not run, listing requests, and tools annotated read-only or idempotent.
     #[default]
     Annotated,
     /// Everything: the caller vouches that a second run does no harm.

@@ -7,7 +7,7 @@ use crate::output::{Admission, Refusal};
 use crate::state::{ParkReason, PingSupport, State, Status, Then};
 use crate::time::Timestamp;
 
-/// What a caller wants.
+/// The wish of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Want {
@@ -45,11 +45,11 @@ pub struct Stats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// What the world sees; equal to the last event's.
+    /// The status; equal to the last event's.
     pub status: Status,
     /// Since when the status is this.
     pub since: Timestamp,
-    /// What the machine waits for.
+    /// The state, with the time or the report that the machine waits for.
     pub state: State,
     /// The last failure since the last Ready, where there was one.
     pub failure: Option<FailureClass>,
@@ -59,7 +59,7 @@ pub struct Snapshot {
     pub published: bool,
     /// The current start deadline: grows with start timeouts, and what worked is kept.
     pub start_timeout: Duration,
-    /// What is known about the server's pings.
+    /// The knowledge about the server's pings.
     pub pings: PingSupport,
     /// How often the probe interval has doubled.
     pub probe_doublings: u8,
@@ -117,7 +117,7 @@ impl Snapshot {
         }
     }
 
-    /// What a state file keeps, times relative to `now`; see
+    /// The part that a state file keeps, times relative to `now`; see
     /// [`ConnectionMachine::restore`](crate::ConnectionMachine::restore).
     pub fn memory(&self, now: Timestamp) -> Memory {
         Memory {
@@ -145,7 +145,7 @@ impl State {
     }
 }
 
-/// What is worth keeping when the host ends and starts again.
+/// The part of a machine that is worth keeping when the host ends and starts again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Memory {
@@ -155,7 +155,7 @@ pub struct Memory {
     pub next_dial_in: Option<Duration>,
     /// The start deadline.
     pub start_timeout: Duration,
-    /// What is known about the server's pings.
+    /// The knowledge about the server's pings.
     pub pings: PingSupport,
     /// How often the probe interval has doubled.
     pub probe_doublings: u8,

@@ -3,7 +3,7 @@ use core::fmt;
 use crate::id::Epoch;
 use crate::time::Timestamp;
 
-/// What the machine waits for. Every deadline is part of the state that it ends, so none can be forgotten.
+/// The state: it names the time or the report that the machine waits for. Every deadline is part of the state that it ends, so none can be forgotten.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum State {
@@ -41,7 +41,7 @@ pub enum State {
         epoch: Epoch,
         /// When it counts as gone.
         deadline: Timestamp,
-        /// What follows.
+        /// The next state.
         then: Then,
     },
     /// The next dial is due then.
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// What follows a close.
+/// The state after a close.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Then {
@@ -139,7 +139,7 @@ impl Liveness {
     }
 }
 
-/// What the world sees of a [`State`].
+/// The public face of a [`State`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Status {
@@ -241,7 +241,7 @@ pub enum ReadyFlag {
     Catalogue = 8,
 }
 
-/// What a dial has reached; Ready is entered when nothing is missing.
+/// The flags that a dial has reached; Ready is entered when nothing is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReadyFlags(u8);
@@ -273,7 +273,7 @@ impl ReadyFlags {
     }
 }
 
-/// What is known about this server's pings, across its sessions.
+/// The knowledge about this server's pings, across its sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum PingSupport {

@@ -136,7 +136,7 @@ impl ConnectionMachine {
         }
     }
 
-    /// What of a Ready session's timers is due, if anything: a question or a verdict first, then rest and renewal.
+    /// Fires the timers of a Ready session that are due: a question or a verdict first, then rest and renewal.
     pub(super) fn on_ready_due(&mut self, out: &mut Outputs) {
         let State::Ready { epoch, liveness, oldest, .. } = self.state else { return };
         let due = |at: Timestamp| at <= self.now;

@@ -1,4 +1,4 @@
-//! What the model check does to a machine.
+//! The changes that the model check makes to a machine.
 
 use super::{ConnectionMachine, PingSupport, Purpose, WakeCause};
 use crate::breaker::Breaker;

@@ -8,7 +8,7 @@ use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::time::nanos;
 
-/// What the next dial is for.
+/// The purpose of the next dial.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Purpose {
     /// Its own schedule.
@@ -19,7 +19,7 @@ pub(super) enum Purpose {
     Wake(WakeCause),
 }
 
-/// What the server's `Retry-After` asks for, since the last Ready or wake.
+/// The wait that the server's `Retry-After` asks for, since the last Ready or wake.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Hint {
     /// The longest so far: a later shorter one never shortens.
@@ -100,7 +100,7 @@ impl ConnectionMachine {
         Then::Park
     }
 
-    /// What a close, or the end of an epoch that needed none, leads to.
+    /// Enters the state after a close, or after the end of an epoch that needed none.
     pub(super) fn enter_after(&mut self, then: Then) {
         self.state = match (then, self.parked) {
             (Then::Retry { at }, None) => State::TransientFailure { retry_at: at },

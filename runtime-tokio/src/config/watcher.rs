@@ -59,7 +59,7 @@ pub struct WatchOptions {
     /// never left alone is read after ten times this. Default 100 ms.
     pub settle: Duration,
     /// How long it may be away, unreadable or no JSON before that is told: it may be in the middle of being replaced.
-    /// What is read first is told at once. Default 1 s.
+    /// The first reading is told at once. Default 1 s.
     pub patience: Duration,
 }
 

@@ -106,7 +106,7 @@ impl Connector for HttpConnector {
     }
 }
 
-/// What the tasks of a link share.
+/// The state that the tasks of a link share.
 struct Shared {
     client: Arc<HttpClient>,
     left: Left,
@@ -145,7 +145,7 @@ impl Shared {
     fn end(&self, failure: Failure, cause: Arc<str>) {
         if failure.class == FailureClass::SessionGone {
             self.client.disown();
-            // Who answers is reached as well by the next session, without a new connection.
+            // A server that answers is reached by the next session as well, without a new connection.
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.client.clone());
         }
         self.end.cause.get_or_init(|| Ended { failure, cause });
@@ -178,7 +178,7 @@ impl Shared {
                 self.spawn(self.exchanges.track_future(exchange));
             }
         }
-        // What comes too late is told so at once.
+        // Frames that come too late are told so at once.
         frames.close();
         while let Some(frame) = frames.recv().await {
             self.refuse(frame);
@@ -284,7 +284,7 @@ impl Shared {
         if self.end.token.is_cancelled() {
             return false;
         }
-        // Whoever waited for a probe that another one made has its result: the link has not ended.
+        // A task that waited for the probe of another one has its result: the link has not ended.
         if before.is_none_or(|before| before != *probes) && *probes > 0 {
             return true;
         }
@@ -292,7 +292,7 @@ impl Shared {
         *probes += 1;
         let error = match probed {
             Ok(Ok(())) => return true,
-            // Who limits our rate, or forbids just this, is there.
+            // A server that limits our rate, or forbids just this, is there.
             Ok(Err(error)) if matches!(error.status.map(|status| status.as_u16()), Some(403 | 429)) => {
                 return true;
             }
@@ -304,7 +304,7 @@ impl Shared {
             }
         };
         let class = if about_ping && error.sent != Sent::No && self.served.load(Ordering::Acquire) {
-            // The same question again, to a server that serves everything else: perhaps it knows no pings.
+            // A second ping, to a server that serves everything else: perhaps it knows no pings.
             FailureClass::Unresponsive
         } else if error.status.is_some() && (self.client.session_id().is_some() || self.client.is_modern()) {
             // The endpoint answers, but not with this session: one without an id is worth a try before it counts as down.
