@@ -1,6 +1,6 @@
 //! The servers of a fleet, as a file.
 
-use mcp_reconnect::config::{Digest, FleetConfig, Parsed, Problem};
+use mcp_reconnect::config::{FleetConfig, Parsed, Problem};
 
 use crate::cursor::Cursor;
 
@@ -42,7 +42,7 @@ pub fn config(data: &[u8]) {
             assert!(!name.trim().is_empty() && !name.contains(char::is_control));
             assert!(server.machine.close_timeout() > server.connector().close_bound());
             let digest = server.digest();
-            assert_eq!(digest.to_string().parse::<Digest>(), Ok(digest));
+            assert!(digest.len() == 32 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digest}");
             let builder = server.builder(name);
             drop(format!("{server:?} {builder:?}"));
         }
