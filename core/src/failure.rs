@@ -31,7 +31,7 @@ impl From<FailureClass> for Failure {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum FailureClass {
-    /// Refused, reset, end of stream, exit, name resolution, HTTP 5xx, HTTP 404 without a session id: transient.
+    /// Reset, end of stream, exit, name resolution, HTTP 5xx, HTTP 404 without a session id: transient.
     Transport,
     /// The live server disowned the session; a new one is expected to work.
     SessionGone,
@@ -46,6 +46,10 @@ pub enum FailureClass {
     /// Pings stayed unanswered: the machine's verdict. Or they failed, at a server that serves everything else: the
     /// verdict of a link that can tell.
     Unresponsive,
+    /// Nobody listens: every address refused the connection, before a byte left. Never of a child, a proxy, TLS, name
+    /// resolution or a time-out. As [`Transport`](Self::Transport) but for the pace: such a dial has cost no server
+    /// anything.
+    Refused,
 }
 
 impl FailureClass {
@@ -59,6 +63,7 @@ impl FailureClass {
             Self::Permanent => "permanent",
             Self::StartTimeout => "start_timeout",
             Self::Unresponsive => "unresponsive",
+            Self::Refused => "refused",
         }
     }
 }

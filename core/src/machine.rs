@@ -35,6 +35,8 @@ pub struct ConnectionMachine {
     /// The last epoch, and when it was dialled.
     epoch: Option<Epoch>,
     dialled: Option<Timestamp>,
+    /// Whether nobody listened there.
+    refused: bool,
     /// What the next dial is for.
     purpose: Purpose,
     /// Until when the most patient caller waits.
@@ -68,6 +70,7 @@ impl ConnectionMachine {
             since: now,
             epoch: None,
             dialled: None,
+            refused: false,
             purpose: Purpose::Schedule,
             demand: None,
             failures: 0,
@@ -219,7 +222,7 @@ impl ConnectionMachine {
     fn on_retune(&mut self, config: Config) {
         self.config = config;
         self.start_timeout = self.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
-        let soonest = self.wake_time();
+        let soonest = self.pace();
         match &mut self.state {
             State::TransientFailure { retry_at: at }
             | State::Parked { probe_at: Some(at) }

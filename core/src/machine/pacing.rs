@@ -8,6 +8,9 @@ use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::time::nanos;
 
+/// The longest step of the ladder while a caller waits and nobody listens, in nanoseconds.
+const QUICK_MAX: u64 = 3_000_000_000;
+
 /// What the next dial is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Purpose {
@@ -36,6 +39,7 @@ impl ConnectionMachine {
     /// Notes a failed dial or session and decides what follows the close.
     pub(super) fn plan(&mut self, failure: Failure, out: &mut Outputs) -> Then {
         let was_ready = matches!(self.state, State::Ready { .. });
+        self.refused = failure.class == FailureClass::Refused && !was_ready;
         self.leave_ready();
         let begins_outage = self.note(failure);
         let (reason, gives_up) = match failure.class {
@@ -45,9 +49,8 @@ impl ConnectionMachine {
             | FailureClass::SessionGone
             | FailureClass::RateLimited
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => {
-                (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false)
-            }
+            | FailureClass::Unresponsive
+            | FailureClass::Refused => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
         };
         if let Purpose::Wake(_) = self.purpose {
             self.failures = self.failures.saturating_add(1);
@@ -59,21 +62,39 @@ impl ConnectionMachine {
         }
         let limited = failure.class == FailureClass::RateLimited;
         let wait = if was_ready && begins_outage {
-            let spread = if failure.class == FailureClass::Transport { nanos(self.config.redial_spread()) } else { 0 };
+            let spreads = matches!(failure.class, FailureClass::Transport | FailureClass::Refused);
+            let spread = if spreads { nanos(self.config.redial_spread()) } else { 0 };
             Duration::from_nanos(self.rng.up_to(spread))
         } else {
-            let demanded = !limited && self.demand.is_some_and(|until| until > self.now);
-            let cap = if demanded { nanos(self.config.demand_interval()) } else { u64::MAX };
-            let ladder = Backoff { first: nanos(self.config.backoff()), max: nanos(self.config.backoff_max()) };
-            let wait = ladder.wait(self.failures, cap, &mut self.rng);
-            self.failures = self.failures.saturating_add(1);
-            wait
+            let step = self.climb(!limited && self.demand.is_some_and(|until| until > self.now));
+            self.rng.upper_half(step)
         };
         let at = self.no_earlier(self.now + wait);
         match self.outage_since {
             Some(since) if at > since + self.config.park_after() && !limited => self.park(reason, out),
             Some(_) | None => Then::Retry { at },
         }
+    }
+
+    /// The next step of the ladder; `demanded`: a caller waits. Quick steps are none of the ladder's: who comes after
+    /// these callers finds it as if they had not been there.
+    fn climb(&mut self, demanded: bool) -> u64 {
+        let cap = if demanded { nanos(self.config.demand_interval()) } else { u64::MAX };
+        let ladder = Backoff { first: nanos(self.config.backoff()), max: nanos(self.config.backoff_max()) };
+        let step = ladder.step(self.failures).min(cap);
+        if let Some(quick) = self.quick_step(self.now).filter(|quick| demanded && *quick < step) {
+            return quick;
+        }
+        self.failures = self.failures.saturating_add(1);
+        step
+    }
+
+    /// While a caller waits and nobody listens, a step is as long as the outage is old at this time, from
+    /// `demand_backoff` up to 3 s.
+    fn quick_step(&self, at: Timestamp) -> Option<u64> {
+        let first = nanos(self.config.demand_backoff());
+        let quick = self.failure == Some(FailureClass::Refused) && self.parked.is_none() && first > 0;
+        quick.then(|| nanos(at.since(self.outage_since.unwrap_or(at))).min(QUICK_MAX).max(first))
     }
 
     /// Keeps the failure, its hint, and the outage clock. True if an outage began.
@@ -137,6 +158,7 @@ impl ConnectionMachine {
         self.purpose = Purpose::Schedule;
         self.epoch = Some(epoch);
         self.dialled = Some(self.now);
+        self.refused = false;
         self.stats.dials += 1;
         out.push(Output::Dial { epoch, timeout: self.start_timeout, interactive });
         let deadline = self.now + self.config.connect_timeout_max();
@@ -166,20 +188,26 @@ impl ConnectionMachine {
         }
     }
 
-    /// A caller makes the next dial come `demand_interval` after the last one, where it was due later.
+    /// A caller makes the next dial come `demand_interval` after the last one, where it was due later; where nobody
+    /// listens it finds the ladder as if it had been there from the start.
     ///
-    /// Not where the server limits our rate, nor where asking cannot help.
+    /// Not where the server limits our rate, nor where asking cannot help. What is due within `redial_spread` stays: a
+    /// crowd that is spread stays so though callers wait.
     pub(super) fn bring_forward(&mut self) {
         if self.failure == Some(FailureClass::RateLimited) || self.parked.is_some_and(|reason| !reason.heeds_callers())
         {
             return;
         }
-        let soon = self.no_earlier(self.after_last_dial(self.config.demand_interval()));
+        let interval = self.config.demand_interval();
+        let quick = self.quick_step(self.dialled.unwrap_or(self.now));
+        let interval = quick.map_or(interval, |quick| interval.min(Duration::from_nanos(quick)));
+        let soon = self.no_earlier(self.after_last_dial(interval));
+        let near = self.now + self.config.redial_spread();
         match &mut self.state {
             State::TransientFailure { retry_at: at }
             | State::Parked { probe_at: Some(at) }
             | State::Closing { then: Then::Retry { at }, .. }
-                if soon < *at =>
+                if *at > soon.max(near) =>
             {
                 *at = soon;
             }
@@ -216,6 +244,7 @@ impl ConnectionMachine {
             self.purpose = Purpose::Wake(cause);
         }
         let at = self.wake_time();
+        let at = self.state.next_dial().map_or(at, |due| at.min(due)); // it may be sooner after a refused one
         match self.state {
             State::Closing { epoch, deadline, .. } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at } };
@@ -225,9 +254,16 @@ impl ConnectionMachine {
         }
     }
 
-    /// When a dial may come that nothing but the pace holds back.
+    /// When a dial for a wake may come, or any other that nothing but the pace holds back.
     pub(super) fn wake_time(&self) -> Timestamp {
         self.after_last_dial(self.config.min_dial_interval())
+    }
+
+    /// When a dial of the ladder or of a caller may come.
+    pub(super) fn pace(&self) -> Timestamp {
+        let (pace, refused) = (self.config.min_dial_interval(), self.config.refused_interval());
+        let quick = self.refused && self.parked.is_none() && !refused.is_zero();
+        self.after_last_dial(if quick { pace.min(refused) } else { pace })
     }
 
     fn after_last_dial(&self, interval: Duration) -> Timestamp {
@@ -236,6 +272,6 @@ impl ConnectionMachine {
 
     /// `at`, put off by the pace and by the server's hint.
     fn no_earlier(&self, at: Timestamp) -> Timestamp {
-        at.max(self.wake_time()).max(self.hint.until.unwrap_or(self.now))
+        at.max(self.pace()).max(self.hint.until.unwrap_or(self.now))
     }
 }

@@ -187,6 +187,8 @@ pub(super) struct Model {
     pub(super) next: Option<Window>,
     pub(super) why: Why,
     pub(super) last: Option<(Epoch, Timestamp)>,
+    /// Nobody listened at the last dial.
+    pub(super) refused: bool,
     pub(super) ladder: u32,
     pub(super) outage: Option<Timestamp>,
     pub(super) hint: Duration,
@@ -245,6 +247,7 @@ impl Model {
             next: None,
             why: Why::Schedule,
             last: None,
+            refused: false,
             ladder: 0,
             outage: None,
             hint: Duration::ZERO,
@@ -371,6 +374,7 @@ impl Model {
         }
         self.phase = Phase::Dialling { epoch, deadline: self.now + self.config.connect_timeout_max(), flags: 0 };
         self.last = Some((epoch, self.now));
+        self.refused = false;
         self.why = Why::Schedule;
         self.next = None;
     }

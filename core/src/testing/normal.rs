@@ -132,10 +132,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Once it is noted, a failure counts as a rate limit or as any other.
+    /// Once it is noted, a failure counts as a rate limit, as refused, or as any other.
     pub(crate) const fn class(class: FailureClass) -> FailureClass {
         match class {
-            FailureClass::RateLimited => class,
+            FailureClass::RateLimited | FailureClass::Refused => class,
             FailureClass::Transport
             | FailureClass::SessionGone
             | FailureClass::NeedsAuth

@@ -117,6 +117,9 @@ fn config(mut bits: Bits, mut more: Bits) -> Config {
             .park_after(millis(more.one([1_000, 5_000, 60_000])))
             .retry_after_max(millis(more.one([2_000, 60_000, 900_000])));
     }
+    // Knobs that came later, in the order in which they came: what an input draws before them stays as it was.
+    builder =
+        builder.demand_backoff(millis(more.one([200, 0, 50, 10]))).refused_interval(millis(more.one([25, 0, 5, 500])));
     builder.build().unwrap_or_default()
 }
 
@@ -175,7 +178,13 @@ impl<'a> Walk<'a> {
         let (word, rest) = self.words.split_first_chunk()?;
         self.words = rest;
         let bits = Bits(u64::from_le_bytes(*word));
-        Some(if self.honest { self.correct(bits, machine) } else { self.anything(bits, machine) })
+        Some(if self.honest {
+            let mut last = Bits(bits.0.rotate_left(20));
+            let (at, input) = self.correct(bits, machine);
+            (at, newer(&mut last, input))
+        } else {
+            self.anything(bits, machine)
+        })
     }
 
     fn anything(&mut self, mut bits: Bits, machine: &ConnectionMachine) -> (Timestamp, Input) {
@@ -189,7 +198,7 @@ impl<'a> Walk<'a> {
         let input = self.any_input(&mut bits, state);
         let at = self.any_time(&mut bits, machine.next_timeout());
         self.now = self.now.max(at);
-        (at, input)
+        (at, newer(&mut bits, input))
     }
 
     fn any_time(&self, bits: &mut Bits, due: Option<Timestamp>) -> Timestamp {
@@ -373,6 +382,31 @@ impl<'a> Walk<'a> {
         }
         (at, Input::Traffic { epoch, inbound: self.inbound, answered, oldest: self.oldest })
     }
+}
+
+/// What came into inputs later: drawn last, so that what an input draws before it stays as it was.
+fn newer(bits: &mut Bits, input: Input) -> Input {
+    match input {
+        Input::Lost { epoch, failure } => Input::Lost { epoch, failure: newer_class(bits, failure) },
+        Input::Gone { epoch, failure } => Input::Gone { epoch, failure: newer_class(bits, failure) },
+        Input::Tick
+        | Input::Connect { .. }
+        | Input::Wake(_)
+        | Input::Park
+        | Input::Shutdown
+        | Input::Retune(_)
+        | Input::Resumed
+        | Input::Reached { .. }
+        | Input::Traffic { .. }
+        | Input::NoReply { .. }
+        | Input::PingUnsupported { .. } => input,
+    }
+}
+
+fn newer_class(bits: &mut Bits, failure: Failure) -> Failure {
+    use FailureClass::{Refused, Transport};
+    let class = if failure.class == Transport { bits.one([Transport, Refused]) } else { failure.class };
+    Failure { class, ..failure }
 }
 
 fn missing(ready: ReadyFlags) -> ReadyFlag {

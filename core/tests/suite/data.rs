@@ -15,7 +15,7 @@ use crate::sim::{HEALTHY, HOUR, REFUSES, Server, Sim, at, knobs, secs};
 
 #[test]
 fn the_machine_is_small() {
-    assert!(size_of::<ConnectionMachine>() <= 512, "{} bytes", size_of::<ConnectionMachine>());
+    assert!(size_of::<ConnectionMachine>() <= 576, "{} bytes", size_of::<ConnectionMachine>());
 }
 
 /// The jitter of one seed, written down: the same on every target.
@@ -285,7 +285,9 @@ mod serde_round_trips {
     #[test]
     fn knobs_left_out_have_their_defaults_and_bad_ones_are_refused_by_name() {
         let read = |text: &str| serde_json::from_str::<Config>(text).map_err(|error| error.to_string());
-        assert_eq!(read("{}"), Ok(Config::default()));
+        // What version 0.1.0 did not have is off where data of that version leaves it out.
+        let old = knobs(|knobs| knobs.demand_backoff(secs(0)).refused_interval(secs(0)));
+        assert_eq!(read("{}"), Ok(old));
         assert_eq!(read(r#"{"keepalive":1000000000}"#).map(|config| config.keepalive()), Ok(secs(1)));
         for (text, knob) in [
             (r#"{"backoff":0}"#, "`backoff` is zero"),

@@ -147,7 +147,7 @@ impl Model {
     pub(super) fn retune(&mut self, config: Config) {
         self.config = config;
         self.start_timeout = self.start_timeout.max(config.connect_timeout()).min(config.connect_timeout_max());
-        let soonest = self.soonest();
+        let soonest = self.paced();
         if let Some(next) = &mut self.next {
             next.from = next.from.max(soonest);
             next.to = next.to.max(soonest);

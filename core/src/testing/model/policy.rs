@@ -15,6 +15,7 @@ impl Model {
     pub(super) fn failed(&mut self, failure: Failure, step: &Step, want: &mut Expected) {
         let was_up = matches!(self.phase, Phase::Up { .. });
         self.leave_up();
+        self.refused = !was_up && failure.class == FailureClass::Refused;
         want.failure = Some(failure.class);
         self.class = Some(failure.class);
         if let Some(hint) = failure.retry_after {
@@ -43,7 +44,7 @@ impl Model {
             return self.parks(reason, want);
         }
         let window = if was_up && begins {
-            let spread = failure.class == FailureClass::Transport;
+            let spread = matches!(failure.class, FailureClass::Transport | FailureClass::Refused);
             let to = if spread { self.now + self.config.redial_spread() } else { self.now };
             Window { from: self.now, to, pace: Pace::First }
         } else {
@@ -55,7 +56,10 @@ impl Model {
             if asked {
                 wait = wait.min(self.config.demand_interval());
             }
-            self.ladder = self.ladder.saturating_add(1);
+            match self.quick(self.now).filter(|quick| asked && *quick < wait) {
+                Some(quick) => wait = quick,
+                None => self.ladder = self.ladder.saturating_add(1),
+            }
             // The upper half, to the nanosecond.
             Window { from: self.now + wait / 2, to: self.now + wait, pace: Pace::Ladder }
         };
@@ -129,13 +133,37 @@ impl Model {
         self.hint_until = None;
     }
 
+    /// R14: the step while a caller waits and nobody listens, by the age of the outage at this time.
+    fn quick(&self, at: Timestamp) -> Option<Duration> {
+        let first = self.config.demand_backoff();
+        if self.class != Some(FailureClass::Refused) || self.parked.is_some() || first.is_zero() {
+            return None;
+        }
+        let age = self.outage.map_or(Duration::ZERO, |since| at.since(since));
+        Some(first.max(age.min(Duration::from_secs(3))))
+    }
+
     /// `min_dial_interval` after the last dial.
     pub(in super::super) fn soonest(&self) -> Timestamp {
         self.last.map_or(self.now, |(_, at)| self.now.max(at + self.config.min_dial_interval()))
     }
 
+    /// R14: the least time between the last dial and one of the ladder or of a caller.
+    pub(in super::super) fn pace(&self) -> Duration {
+        let pace = self.config.min_dial_interval();
+        match self.config.refused_interval() {
+            Duration::ZERO => pace,
+            _ if !self.refused || self.parked.is_some() => pace,
+            refused => refused.min(pace),
+        }
+    }
+
+    pub(super) fn paced(&self) -> Timestamp {
+        self.last.map_or(self.now, |(_, at)| self.now.max(at + self.pace()))
+    }
+
     pub(super) fn no_earlier(&self, at: Timestamp) -> Timestamp {
-        at.max(self.soonest()).max(self.hint_until.unwrap_or(at))
+        at.max(self.paced()).max(self.hint_until.unwrap_or(at))
     }
 
     /// R14: whether a caller may bring the next dial forward.
@@ -149,9 +177,14 @@ impl Model {
         if !waits || !self.heeds_callers() || !matches!(self.plan, Plan::Dial | Plan::Park) {
             return;
         }
-        let after = self.last.map_or(self.now, |(_, at)| at + self.config.demand_interval());
+        let mut interval = self.config.demand_interval();
+        if let Some(quick) = self.quick(self.last.map_or(self.now, |(_, at)| at)) {
+            interval = interval.min(quick);
+        }
+        let after = self.last.map_or(self.now, |(_, at)| at + interval);
         let soon = self.no_earlier(self.now.max(after));
-        if self.next.is_none_or(|next| soon < next.from) {
+        let near = self.now + self.config.redial_spread();
+        if self.next.is_none_or(|next| soon < next.from && near < next.from) {
             self.plan = if let Phase::Closing { .. } = self.phase { Plan::Dial } else { self.plan };
             if self.why == Why::Schedule {
                 self.why = Why::Caller;
@@ -176,7 +209,8 @@ impl Model {
         self.why = Why::Wake { operator };
         if !dialling {
             self.plan = Plan::Dial;
-            self.set_next(Window::at(self.soonest(), Pace::Wake), want);
+            let due = self.next.map_or(self.soonest(), |next| next.from.min(self.soonest()));
+            self.set_next(Window::at(due, Pace::Wake), want);
         }
     }
 

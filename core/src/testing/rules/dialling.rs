@@ -7,7 +7,7 @@ use crate::state::{ParkReason, State, Status};
 
 use super::{dials, like_a_tick, paced, parks};
 use crate::testing::checker::Look;
-use crate::testing::model::{Pace, Phase, Plan, Why};
+use crate::testing::model::{Model, Pace, Phase, Plan, Why};
 
 /// Nothing is stuck: a deadline in every state that waits, left when it passes; `Connect` and `Wake` dial.
 pub(super) fn r05(look: &Look<'_>) {
@@ -198,12 +198,13 @@ pub(super) fn r13(look: &Look<'_>) {
     }
 }
 
-/// No two dials closer than `min_dial_interval`; what callers may bring forward.
+/// No two dials closer than `min_dial_interval`, or `refused_interval` after one that nobody listened to; what callers
+/// may bring forward.
 pub(super) fn r14(look: &Look<'_>) {
-    let config = &look.after.config;
     if let (Some(_), Some((_, last))) = (look.step.dial(), look.before.last) {
         let gap = look.step.now.since(last);
-        assert!(gap >= config.min_dial_interval(), "R14: two dials {gap:?} apart");
+        let pace = Model { config: look.after.config, ..*look.before }.pace();
+        assert!(gap >= pace, "R14: two dials {gap:?} apart, and not {pace:?}");
     }
     paced(look, "R14", |pace| matches!(pace, Pace::Caller | Pace::Ladder));
     dials(look, "R14", |pace| pace == Pace::Caller);
