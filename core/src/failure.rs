@@ -37,9 +37,10 @@ pub enum FailureClass {
     SessionGone,
     /// HTTP 429: the server is fine and wants fewer requests. No outage.
     RateLimited,
-    /// The credentials are refused and could not be refreshed: a user is needed.
+    /// The credentials are refused and the credentials hook says that a user is needed.
     NeedsAuth,
-    /// Trying again cannot help: bad command, rejected certificate, no common protocol version.
+    /// Trying again is not expected to help: bad command, rejected certificate, no common protocol version, 403 to a
+    /// request without a session.
     Permanent,
     /// The machine's verdict: the start deadline passed.
     StartTimeout,
@@ -50,9 +51,17 @@ pub enum FailureClass {
     /// resolution or a time-out. As [`Transport`](Self::Transport) but for the pace: such a dial has cost no server
     /// anything.
     Refused,
+    /// A 401 that nobody can renew: no credentials hook, or static headers. As [`Transport`](Self::Transport), but the
+    /// park that it leads to is [`Permanent`](crate::ParkReason::Permanent).
+    Unauthorized,
 }
 
 impl FailureClass {
+    /// Whether many clients of one server see it at the same time, so that their redials are spread.
+    pub(crate) const fn spreads(self) -> bool {
+        matches!(self, Self::Transport | Self::Refused | Self::Unauthorized)
+    }
+
     /// The name used in events, metrics and traces.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,6 +73,7 @@ impl FailureClass {
             Self::StartTimeout => "start_timeout",
             Self::Unresponsive => "unresponsive",
             Self::Refused => "refused",
+            Self::Unauthorized => "unauthorized",
         }
     }
 }

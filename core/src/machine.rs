@@ -16,7 +16,7 @@ use crate::output::{Admission, CloseCause, Event, Output, Outputs};
 use crate::rng::Rng;
 use crate::snapshot::{Memory, Snapshot, Stats, Want};
 use crate::state::{Liveness, ParkReason, PingSupport, ReadyFlag, ReadyFlags, State, Status, Then};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, nanos};
 use pacing::{Hint, Purpose};
 
 /// The recovery logic of one connection: told what happens and what time it is, says what to do and when to come back.
@@ -49,6 +49,8 @@ pub struct ConnectionMachine {
     /// Set from a park until the next Ready: the status is Parked whatever is tried.
     parked: Option<ParkReason>,
     probe_doublings: u8,
+    /// How often a caller's dial of a park for a permanent failure came later: twice as late after each.
+    demand_doublings: u8,
     /// The last failure since the last Ready.
     failure: Option<FailureClass>,
     published: bool,
@@ -79,6 +81,7 @@ impl ConnectionMachine {
             start_timeout: config.connect_timeout(),
             parked: None,
             probe_doublings: 0,
+            demand_doublings: 0,
             failure: None,
             published: false,
             breaker: Breaker::CLOSED,
@@ -88,28 +91,43 @@ impl ConnectionMachine {
     }
 
     /// A machine that goes on where one of an earlier process stopped: a parked server stays parked until the rest of
-    /// its wait is over, a lost one is dialled when it would have been; a caller brings that forward as if the last dial
-    /// had been now, so that a host which is started again and again does not dial each time. Values out of range are cut
-    /// to it.
+    /// its wait is over, a lost one is dialled when it would have been. A start is one try of a server that is parked as
+    /// [`NeedsAuth`](ParkReason::NeedsAuth) or [`Permanent`](ParkReason::Permanent). That try, and a caller who brings a
+    /// dial forward, come `demand_interval` after the last dial of the earlier process (where that is not known, after
+    /// now), and never before a hint is over: a host which is started again and again does not dial each time. Values
+    /// out of range are cut to it.
     pub fn restore(config: Config, seed: u64, now: Timestamp, memory: Memory) -> Self {
         let mut machine = Self::new(config, seed, now);
         machine.start_timeout = memory.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
         machine.pings = memory.pings;
         machine.probe_doublings = memory.probe_doublings;
+        machine.failure = memory.failure;
+        let now = machine.now;
+        if let Some(left) = memory.hint_in {
+            let longest = left.min(config.retry_after_max());
+            machine.hint = Hint { longest, until: Some(now + longest) };
+        }
+        let waits = matches!(memory.status, Status::Parked(_) | Status::TransientFailure);
+        let ago =
+            memory.last_dial_ago.or(waits.then_some(Duration::ZERO)).filter(|ago| *ago < config.demand_interval());
+        machine.dialled = ago.map(|ago| Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos(ago))));
         let longest = config.park_probe_max().max(config.retry_after_max());
         // Up to 20 % late, as a fresh park would be.
-        let now = machine.now;
         let next_dial = memory.next_dial_in.map(|left| now + left.min(longest + longest / 5));
         match memory.status {
             Status::Parked(reason) => {
-                machine.dialled = Some(now);
                 machine.parked = Some(reason);
-                let probe_at = reason.probes().then(|| next_dial.unwrap_or_else(|| machine.probe_time()));
+                let probe_at = match reason {
+                    ParkReason::Requested => None,
+                    ParkReason::NeedsAuth | ParkReason::Permanent => {
+                        Some(machine.demand_time(config.demand_interval()))
+                    }
+                    ParkReason::Exhausted | ParkReason::Flapping => next_dial.or_else(|| Some(machine.probe_time())),
+                };
                 machine.state = State::Parked { probe_at };
             }
             Status::TransientFailure => {
-                machine.dialled = Some(now);
-                machine.outage_since = Some(now);
+                machine.outage_since = (memory.failure != Some(FailureClass::RateLimited)).then_some(now);
                 machine.state = State::TransientFailure { retry_at: next_dial.unwrap_or(now) };
             }
             Status::Idle | Status::Connecting | Status::Ready(_) | Status::Shutdown => {}
@@ -144,6 +162,8 @@ impl ConnectionMachine {
             since: self.since,
             state: self.state,
             failure: self.failure,
+            dialled: self.dialled,
+            hint_until: self.hint.until,
             breaker: self.breaker,
             published: self.published,
             start_timeout: self.start_timeout,

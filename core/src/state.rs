@@ -189,9 +189,9 @@ pub enum ParkReason {
     Exhausted,
     /// So did a series of sessions that were never proven.
     Flapping,
-    /// Trying again cannot help.
+    /// Trying again is not expected to help. Probed all the same, and dialled for callers, each time later.
     Permanent,
-    /// A user must log in.
+    /// A user must log in. Neither probed nor dialled for callers.
     NeedsAuth,
     /// Somebody asked for it.
     Requested,
@@ -205,7 +205,7 @@ impl ParkReason {
 
     /// Whether a caller may bring the next dial forward.
     pub(crate) const fn heeds_callers(self) -> bool {
-        matches!(self, Self::Exhausted | Self::Flapping)
+        self.probes()
     }
 
     /// The name used in events, metrics and logs.

@@ -12,6 +12,7 @@ impl ConnectionMachine {
         self.parked = None;
         self.purpose = Purpose::Schedule;
         self.hint = Hint::NONE;
+        self.demand_doublings = 0;
         self.failure = None;
         self.published = true;
         self.stats.sessions += 1;

@@ -26,7 +26,7 @@ pub(super) enum Purpose {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Hint {
     /// The longest so far: a later shorter one never shortens.
-    longest: Duration,
+    pub(super) longest: Duration,
     /// No dial but a wake's comes before.
     pub(super) until: Option<Timestamp>,
 }
@@ -45,6 +45,7 @@ impl ConnectionMachine {
         let (reason, gives_up) = match failure.class {
             FailureClass::Permanent => (ParkReason::Permanent, true),
             FailureClass::NeedsAuth => (ParkReason::NeedsAuth, true),
+            FailureClass::Unauthorized => (ParkReason::Permanent, false),
             FailureClass::Transport
             | FailureClass::SessionGone
             | FailureClass::RateLimited
@@ -62,8 +63,7 @@ impl ConnectionMachine {
         }
         let limited = failure.class == FailureClass::RateLimited;
         let wait = if was_ready && begins_outage {
-            let spreads = matches!(failure.class, FailureClass::Transport | FailureClass::Refused);
-            let spread = if spreads { nanos(self.config.redial_spread()) } else { 0 };
+            let spread = if failure.class.spreads() { nanos(self.config.redial_spread()) } else { 0 };
             Duration::from_nanos(self.rng.up_to(spread))
         } else {
             let step = self.climb(!limited && self.demand.is_some_and(|until| until > self.now));
@@ -136,17 +136,27 @@ impl ConnectionMachine {
 
     /// When a server that parks now is probed: up to 20 % late, and never before a hint is over.
     pub(super) fn probe_time(&mut self) -> Timestamp {
-        let probe = Backoff { first: nanos(self.config.park_probe()), max: nanos(self.config.park_probe_max()) };
-        let interval = probe.step(self.probe_doublings.into());
+        let interval = self.probe_interval();
         let late = self.rng.up_to(interval / 5);
         self.no_earlier(self.now + Duration::from_nanos(interval + late))
     }
 
+    fn probe_interval(&self) -> u64 {
+        let probe = Backoff { first: nanos(self.config.park_probe()), max: nanos(self.config.park_probe_max()) };
+        probe.step(self.probe_doublings.into())
+    }
+
     /// A parked server's timer: its own probe, unless a caller or a wake brought the dial forward.
     pub(super) fn dial_parked(&mut self, out: &mut Outputs) {
-        if self.purpose == Purpose::Schedule {
-            self.probe_doublings = self.probe_doublings.saturating_add(1);
-            self.stats.probes += 1;
+        match self.purpose {
+            Purpose::Schedule => {
+                self.probe_doublings = self.probe_doublings.saturating_add(1);
+                self.stats.probes += 1;
+            }
+            Purpose::Caller if self.parked == Some(ParkReason::Permanent) => {
+                self.demand_doublings = self.demand_doublings.saturating_add(1);
+            }
+            Purpose::Caller | Purpose::Wake(_) => {}
         }
         self.dial(out);
     }
@@ -175,7 +185,7 @@ impl ConnectionMachine {
 
     pub(super) fn on_connect(&mut self) {
         match self.state {
-            State::Idle => self.state = State::TransientFailure { retry_at: self.wake_time() },
+            State::Idle => self.state = State::TransientFailure { retry_at: self.no_earlier(self.now) },
             State::Closing { epoch, deadline, then: Then::Rest } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } };
             }
@@ -188,8 +198,9 @@ impl ConnectionMachine {
         }
     }
 
-    /// A caller makes the next dial come `demand_interval` after the last one, where it was due later; where nobody
-    /// listens it finds the ladder as if it had been there from the start.
+    /// A caller makes the next dial come `demand_interval` after the last one, where it was due later; twice as late
+    /// after each such dial of a park for a permanent failure, up to the probe interval. Where nobody listens it finds
+    /// the ladder as if it had been there from the start.
     ///
     /// Not where the server limits our rate, nor where asking cannot help. What is due within `redial_spread` stays: a
     /// crowd that is spread stays so though callers wait.
@@ -198,10 +209,13 @@ impl ConnectionMachine {
         {
             return;
         }
-        let interval = self.config.demand_interval();
-        let quick = self.quick_step(self.dialled.unwrap_or(self.now));
-        let interval = quick.map_or(interval, |quick| interval.min(Duration::from_nanos(quick)));
-        let soon = self.no_earlier(self.after_last_dial(interval));
+        let first = nanos(self.config.demand_interval());
+        let interval = if self.parked == Some(ParkReason::Permanent) {
+            Backoff { first, max: self.probe_interval() }.step(self.demand_doublings.into())
+        } else {
+            self.quick_step(self.dialled.unwrap_or(self.now)).map_or(first, |quick| first.min(quick))
+        };
+        let soon = self.demand_time(Duration::from_nanos(interval));
         let near = self.now + self.config.redial_spread();
         match &mut self.state {
             State::TransientFailure { retry_at: at }
@@ -239,6 +253,7 @@ impl ConnectionMachine {
             }
         }
         self.hint = Hint::NONE;
+        self.demand_doublings = 0;
         // A user's wake may show a login; a later wake of another kind does not take that back.
         if self.purpose != Purpose::Wake(WakeCause::Operator) {
             self.purpose = Purpose::Wake(cause);
@@ -264,6 +279,11 @@ impl ConnectionMachine {
         let (pace, refused) = (self.config.min_dial_interval(), self.config.refused_interval());
         let quick = self.refused && self.parked.is_none() && !refused.is_zero();
         self.after_last_dial(if quick { pace.min(refused) } else { pace })
+    }
+
+    /// When a dial may come that is due so long after the last one.
+    pub(super) fn demand_time(&self, interval: Duration) -> Timestamp {
+        self.no_earlier(self.after_last_dial(interval))
     }
 
     fn after_last_dial(&self, interval: Duration) -> Timestamp {

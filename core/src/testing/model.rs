@@ -198,6 +198,8 @@ pub(super) struct Model {
     pub(super) start_timeout: Duration,
     pub(super) parked: Option<ParkReason>,
     pub(super) probes: u32,
+    /// Callers' dials of a park for a permanent failure.
+    pub(super) asks: u32,
     pub(super) published: bool,
     pub(super) strikes: u8,
     pub(super) open_until: Option<Timestamp>,
@@ -257,6 +259,7 @@ impl Model {
             start_timeout: config.connect_timeout(),
             parked: None,
             probes: 0,
+            asks: 0,
             published: false,
             strikes: 0,
             open_until: None,
@@ -372,6 +375,9 @@ impl Model {
         if self.parked.is_some() && self.why == Why::Schedule {
             self.probes += 1;
         }
+        if self.parked == Some(ParkReason::Permanent) && self.why == Why::Caller {
+            self.asks += 1;
+        }
         self.phase = Phase::Dialling { epoch, deadline: self.now + self.config.connect_timeout_max(), flags: 0 };
         self.last = Some((epoch, self.now));
         self.refused = false;
@@ -391,6 +397,7 @@ impl Model {
         self.parked = None;
         self.why = Why::Schedule;
         self.no_hint();
+        self.asks = 0;
         self.class = None;
         self.published = true;
         want.publish = Some(epoch);

@@ -141,7 +141,8 @@ impl<'a> View<'a> {
             | FailureClass::NeedsAuth
             | FailureClass::Permanent
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => FailureClass::Transport,
+            | FailureClass::Unresponsive
+            | FailureClass::Unauthorized => FailureClass::Transport,
         }
     }
 

@@ -404,8 +404,11 @@ fn newer(bits: &mut Bits, input: Input) -> Input {
 }
 
 fn newer_class(bits: &mut Bits, failure: Failure) -> Failure {
-    use FailureClass::{Refused, Transport};
-    let class = if failure.class == Transport { bits.one([Transport, Refused]) } else { failure.class };
+    use FailureClass::{Refused, Transport, Unauthorized};
+    let class = match failure.class {
+        Transport => bits.one([Transport, Refused, Refused, Unauthorized]),
+        class => class,
+    };
     Failure { class, ..failure }
 }
 

@@ -28,12 +28,12 @@ impl Model {
             self.outage = Some(self.now);
         }
         let reason = match failure.class {
-            FailureClass::Permanent => ParkReason::Permanent,
+            FailureClass::Permanent | FailureClass::Unauthorized => ParkReason::Permanent,
             FailureClass::NeedsAuth => ParkReason::NeedsAuth,
             _ if was_up => ParkReason::Flapping,
             _ => ParkReason::Exhausted,
         };
-        let gives_up = matches!(reason, ParkReason::Permanent | ParkReason::NeedsAuth);
+        let gives_up = matches!(failure.class, FailureClass::Permanent | FailureClass::NeedsAuth);
         if let Why::Wake { .. } = self.why {
             self.ladder = self.ladder.saturating_add(1);
             self.parked = self.parked.map(|_| reason);
@@ -44,15 +44,13 @@ impl Model {
             return self.parks(reason, want);
         }
         let window = if was_up && begins {
-            let spread = matches!(failure.class, FailureClass::Transport | FailureClass::Refused);
+            use FailureClass::{Refused, Transport, Unauthorized};
+            let spread = matches!(failure.class, Transport | Refused | Unauthorized);
             let to = if spread { self.now + self.config.redial_spread() } else { self.now };
             Window { from: self.now, to, pace: Pace::First }
         } else {
             let asked = !limited && self.demand.is_some_and(|until| until > self.now);
-            let mut wait = self.config.backoff_max();
-            if let Some(step) = self.config.backoff().checked_mul(1 << self.ladder.min(30)) {
-                wait = wait.min(step);
-            }
+            let mut wait = doubled(self.config.backoff(), self.ladder, self.config.backoff_max());
             if asked {
                 wait = wait.min(self.config.demand_interval());
             }
@@ -103,10 +101,7 @@ impl Model {
         self.life = None;
         self.phase = Phase::Nothing;
         if self.plan == Plan::Park && self.parked.is_some_and(ParkReason::probes) {
-            let mut interval = self.config.park_probe_max();
-            if let Some(step) = self.config.park_probe().checked_mul(1 << self.probes.min(30)) {
-                interval = interval.min(step);
-            }
+            let interval = doubled(self.config.park_probe(), self.probes, self.config.park_probe_max());
             let (from, to) = (self.now + interval, self.now + interval + interval / 5);
             let window = Window { from: self.no_earlier(from), to: self.no_earlier(to), pace: Pace::Probe };
             self.set_next(window, want);
@@ -168,8 +163,8 @@ impl Model {
 
     /// R14: whether a caller may bring the next dial forward.
     pub(in super::super) fn heeds_callers(&self) -> bool {
-        let parked = matches!(self.parked, None | Some(ParkReason::Exhausted | ParkReason::Flapping));
-        parked && self.class != Some(FailureClass::RateLimited)
+        let deaf = matches!(self.parked, Some(ParkReason::NeedsAuth | ParkReason::Requested));
+        !deaf && self.class != Some(FailureClass::RateLimited)
     }
 
     pub(super) fn caller(&mut self, want: &mut Expected) {
@@ -178,6 +173,10 @@ impl Model {
             return;
         }
         let mut interval = self.config.demand_interval();
+        if self.parked == Some(ParkReason::Permanent) {
+            let probe = doubled(self.config.park_probe(), self.probes, self.config.park_probe_max());
+            interval = doubled(interval, self.asks, probe);
+        }
         if let Some(quick) = self.quick(self.last.map_or(self.now, |(_, at)| at)) {
             interval = interval.min(quick);
         }
@@ -205,6 +204,7 @@ impl Model {
             self.parked = None;
         }
         self.no_hint();
+        self.asks = 0;
         let operator = cause == WakeCause::Operator || self.why == Why::Wake { operator: true };
         self.why = Why::Wake { operator };
         if !dialling {
@@ -274,10 +274,8 @@ impl Model {
             (_, Plan::Dial | Plan::Park) => {
                 let at = self.next.and(step.after.state.next_dial());
                 let why = self.parked.map_or(Refusal::NotInTime, Refusal::Parked);
-                let refused =
-                    matches!(self.parked, Some(ParkReason::Permanent | ParkReason::NeedsAuth | ParkReason::Requested));
                 match at {
-                    Some(at) if at <= until && !refused => Admission::Wait { next: Some(at) },
+                    Some(at) if at <= until => Admission::Wait { next: Some(at) },
                     retry_at => Admission::Refuse { why, retry_at },
                 }
             }
@@ -287,4 +285,9 @@ impl Model {
         }
         admission
     }
+}
+
+/// Doubled so many times, at most this.
+fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+    first.checked_mul(1 << times.min(30)).map_or(most, |step| step.min(most))
 }
