@@ -53,14 +53,20 @@ pub enum Input {
         failure: Failure,
     },
     /// A sample of the session's traffic: due before a tick whose deadline has come, and before a
-    /// [`NoReply`](Self::NoReply).
+    /// [`NoReply`](Self::NoReply) or a [`Silence`](Self::Silence).
     Traffic {
         /// Whose.
         epoch: Epoch,
         /// When the last message came in.
         inbound: Timestamp,
-        /// Whether a call was answered since the last sample.
+        /// Whether a call was answered since the last sample, by a result or an error: the session is in use.
         answered: bool,
+        /// Whether a call got a result since the last sample.
+        #[cfg_attr(feature = "serde", serde(default))]
+        served: bool,
+        /// The latest time at which anything was sent that has been answered since the last sample, pings included.
+        #[cfg_attr(feature = "serde", serde(default))]
+        answered_to: Option<Timestamp>,
         /// When the oldest call that is still open was sent.
         oldest: Option<Timestamp>,
     },
@@ -75,6 +81,13 @@ pub enum Input {
     PingUnsupported {
         /// On which session.
         epoch: Epoch,
+    },
+    /// A call was dropped by its caller, after some seconds of silence: a reason to ask, and no strike.
+    Silence {
+        /// On which session.
+        epoch: Epoch,
+        /// When it was sent.
+        sent: Timestamp,
     },
 }
 

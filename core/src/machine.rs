@@ -54,7 +54,13 @@ pub struct ConnectionMachine {
     /// The last failure since the last Ready.
     failure: Option<FailureClass>,
     published: bool,
+    /// Whether the session has given a result to a call.
+    served: bool,
     breaker: Breaker,
+    /// The latest time at which a call was sent that is a strike.
+    struck: Timestamp,
+    /// The latest time at which anything was sent on this session that has been answered.
+    answered_to: Timestamp,
     pings: PingSupport,
     stats: Stats,
 }
@@ -84,7 +90,10 @@ impl ConnectionMachine {
             demand_doublings: 0,
             failure: None,
             published: false,
+            served: false,
             breaker: Breaker::CLOSED,
+            struck: Timestamp::ZERO,
+            answered_to: Timestamp::ZERO,
             pings: PingSupport::Unknown,
             stats: Stats::ZERO,
         }
@@ -212,10 +221,17 @@ impl ConnectionMachine {
                     self.enter_after(then);
                 }
             }
-            Input::Traffic { epoch, inbound, answered, oldest } => {
-                self.on_traffic(epoch, inbound, answered, oldest, out);
+            Input::Traffic { epoch, inbound, answered, served, answered_to, oldest } => {
+                if self.is_up(epoch) {
+                    self.served |= served;
+                    self.on_traffic(inbound, oldest);
+                    self.on_answers(answered, answered_to, out);
+                }
             }
             Input::NoReply { epoch, sent } => self.on_no_reply(epoch, sent, out),
+            Input::Silence { epoch, sent } => {
+                self.prompt(epoch, sent, out);
+            }
             Input::PingUnsupported { epoch } => self.on_ping_unsupported(epoch),
         }
     }
@@ -266,7 +282,7 @@ impl ConnectionMachine {
         match self.state {
             State::Closing { then: Then::Shutdown, .. } | State::Shutdown => return,
             State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
-                self.leave_ready();
+                self.leave_ready(None);
                 self.park(ParkReason::Requested, out);
                 self.enter_closing(epoch, CloseCause::Parked, Then::Park, out);
             }

@@ -15,6 +15,8 @@ impl ConnectionMachine {
         self.demand_doublings = 0;
         self.failure = None;
         self.published = true;
+        self.served = false;
+        self.answered_to = Timestamp::ZERO;
         self.stats.sessions += 1;
         out.push(Output::Publish { epoch });
         self.close_breaker(out);
@@ -38,10 +40,14 @@ impl ConnectionMachine {
         Liveness::Quiet { ask_at: self.now + self.config.keepalive() + Duration::from_nanos(late) }
     }
 
-    /// A session that was Ready long enough refunds ladder, outage clock and probe interval; nothing else does.
-    pub(super) fn leave_ready(&mut self) {
-        if let State::Ready { since, .. } = self.state
-            && self.now.since(since) >= self.config.stable_after()
+    /// A proven session refunds ladder, outage clock and probe interval; nothing else does. Proven is one that was Ready
+    /// long enough; where the server disowned it, it must have given a result to a call, or said anything when it was
+    /// that old: a server that greets everybody and then knows nobody has proven nothing.
+    pub(super) fn leave_ready(&mut self, by: Option<FailureClass>) {
+        let stable = self.config.stable_after();
+        if let State::Ready { since, inbound, .. } = self.state
+            && self.now.since(since) >= stable
+            && (by != Some(FailureClass::SessionGone) || self.served || inbound.since(since) >= stable)
         {
             self.failures = 0;
             self.outage_since = None;
@@ -50,18 +56,8 @@ impl ConnectionMachine {
         }
     }
 
-    pub(super) fn on_traffic(
-        &mut self,
-        from: Epoch,
-        heard: Timestamp,
-        answered: bool,
-        open: Option<Timestamp>,
-        out: &mut Outputs,
-    ) {
-        let State::Ready { epoch, inbound, oldest, liveness, .. } = &mut self.state else { return };
-        if *epoch != from {
-            return;
-        }
+    pub(super) fn on_traffic(&mut self, heard: Timestamp, open: Option<Timestamp>) {
+        let State::Ready { inbound, oldest, liveness, .. } = &mut self.state else { return };
         *inbound = (*inbound).max(heard.min(self.now));
         *oldest = open;
         let heard = *inbound;
@@ -77,16 +73,42 @@ impl ConnectionMachine {
                 *liveness = self.pings.watch(next);
             }
         }
+    }
+
+    /// An answered call is use, and clears the strikes; so does an answer to anything that was sent later than they were.
+    pub(super) fn on_answers(&mut self, answered: bool, answered_to: Option<Timestamp>, out: &mut Outputs) {
+        let State::Ready { inbound, .. } = self.state else { return };
         if answered {
-            self.used(heard);
+            self.used(inbound);
+        }
+        self.answered_to = self.answered_to.max(answered_to.unwrap_or_default().min(self.now));
+        if answered || self.answered_to > self.struck {
             self.close_breaker(out);
         }
     }
 
+    /// A call ended unanswered. A strike, unless the server has answered what was sent after it: strikes are for the deaf.
     pub(super) fn on_no_reply(&mut self, from: Epoch, sent: Timestamp, out: &mut Outputs) {
-        let State::Ready { epoch, inbound, liveness, .. } = self.state else { return };
-        if epoch != from {
+        if !self.prompt(from, sent, out) {
             return;
+        }
+        self.stats.no_replies += 1;
+        if self.answered_to > sent {
+            return;
+        }
+        self.struck = self.struck.max(sent.min(self.now));
+        if self.breaker.strike(self.now, self.config.breaker_strikes(), self.config.breaker_open()) {
+            self.stats.breaker_opened += 1;
+            let open_until = Some(self.now + self.config.breaker_open());
+            out.push(Output::Event(Event::BreakerChanged { open_until }));
+        }
+    }
+
+    /// Asks a session on which nothing has come in since that call was sent. False for another than the live one.
+    pub(super) fn prompt(&mut self, from: Epoch, sent: Timestamp, out: &mut Outputs) -> bool {
+        let State::Ready { epoch, inbound, liveness, .. } = self.state else { return false };
+        if epoch != from {
+            return false;
         }
         match liveness {
             Liveness::Asked { since, deadline, missed, .. } if inbound <= sent => {
@@ -95,12 +117,7 @@ impl ConnectionMachine {
             Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } if inbound <= sent => self.ask(true, out),
             Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
         }
-        self.stats.no_replies += 1;
-        if self.breaker.strike(self.now, self.config.breaker_strikes(), self.config.breaker_open()) {
-            self.stats.breaker_opened += 1;
-            let open_until = Some(self.now + self.config.breaker_open());
-            out.push(Output::Event(Event::BreakerChanged { open_until }));
-        }
+        true
     }
 
     pub(super) fn on_ping_unsupported(&mut self, from: Epoch) {
@@ -165,11 +182,11 @@ impl ConnectionMachine {
         match (rest_at, renew_at) {
             (Some(at), _) | (_, Some(at)) if *at <= self.now && oldest.is_some() => *at = later,
             (Some(at), _) if *at <= self.now => {
-                self.leave_ready();
+                self.leave_ready(None);
                 self.enter_closing(epoch, CloseCause::Idle, Then::Rest, out);
             }
             (_, Some(at)) if *at <= self.now => {
-                self.leave_ready();
+                self.leave_ready(None);
                 let at = self.wake_time();
                 self.enter_closing(epoch, CloseCause::Lifetime, Then::Retry { at }, out);
             }
@@ -203,6 +220,7 @@ impl ConnectionMachine {
     }
 
     fn close_breaker(&mut self, out: &mut Outputs) {
+        self.struck = Timestamp::ZERO;
         if self.breaker.close() {
             out.push(Output::Event(Event::BreakerChanged { open_until: None }));
         }

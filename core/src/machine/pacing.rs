@@ -40,7 +40,7 @@ impl ConnectionMachine {
     pub(super) fn plan(&mut self, failure: Failure, out: &mut Outputs) -> Then {
         let was_ready = matches!(self.state, State::Ready { .. });
         self.refused = failure.class == FailureClass::Refused && !was_ready;
-        self.leave_ready();
+        self.leave_ready(Some(failure.class));
         let begins_outage = self.note(failure);
         let (reason, gives_up) = match failure.class {
             FailureClass::Permanent => (ParkReason::Permanent, true),

@@ -156,6 +156,10 @@ pub(super) struct Life {
     pub(super) asked: Option<Asked>,
     /// When it is asked next, if nothing comes in.
     pub(super) ask: Option<(Timestamp, Timestamp)>,
+    /// Whether a call got a result.
+    pub(super) served: bool,
+    /// The latest time at which something was sent that was answered.
+    pub(super) answered_to: Option<Timestamp>,
     /// The end of a suspend since which nothing has come in.
     pub(super) resumed: Option<Timestamp>,
     pub(super) rest_at: Option<Timestamp>,
@@ -202,6 +206,8 @@ pub(super) struct Model {
     pub(super) asks: u32,
     pub(super) published: bool,
     pub(super) strikes: u8,
+    /// The latest time at which one of these was sent.
+    pub(super) struck: Option<Timestamp>,
     pub(super) open_until: Option<Timestamp>,
     pub(super) pings: Pings,
     pub(super) life: Option<Life>,
@@ -262,6 +268,7 @@ impl Model {
             asks: 0,
             published: false,
             strikes: 0,
+            struck: None,
             open_until: None,
             pings: Pings::default(),
             life: None,
@@ -315,10 +322,15 @@ impl Model {
                 }
                 self.ended(want);
             }
-            Input::Traffic { epoch, inbound, answered, oldest } if live(epoch) => {
-                self.traffic(inbound, answered, oldest, want);
+            Input::Traffic { epoch, inbound, answered, served, answered_to, oldest } if live(epoch) => {
+                self.traffic(inbound, oldest);
+                self.answers(answered, served, answered_to, want);
             }
-            Input::NoReply { epoch, sent } if live(epoch) => self.no_reply(sent, want),
+            Input::NoReply { epoch, sent } if live(epoch) => {
+                self.silent(sent, want);
+                self.strike(sent, want);
+            }
+            Input::Silence { epoch, sent } if live(epoch) => self.silent(sent, want),
             Input::PingUnsupported { epoch } if live(epoch) => {
                 if let Some(life) = &mut self.life {
                     self.pings = Pings { refused: true, mute: false, ..self.pings }; // it did answer
@@ -332,6 +344,7 @@ impl Model {
             | Input::Gone { .. }
             | Input::Traffic { .. }
             | Input::NoReply { .. }
+            | Input::Silence { .. }
             | Input::PingUnsupported { .. } => {}
         }
     }
@@ -406,6 +419,8 @@ impl Model {
         self.life = Some(Life {
             heard: self.now,
             open: None,
+            served: false,
+            answered_to: None,
             asked: None,
             ask: self.pings.periodic().then(|| (self.now + keepalive, self.now + keepalive + keepalive / 5)),
             resumed: None,

@@ -30,7 +30,7 @@ pub struct Frame {
     pub(crate) stable: Duration,
     pub(crate) pace: Duration,
     pub(crate) outage: Duration,
-    reach: Duration,
+    pub(crate) reach: Duration,
     pub(crate) ladder: u32,
     pub(crate) probes: u8,
 }
@@ -106,6 +106,11 @@ impl<'a> View<'a> {
     /// A time that is over, as far back as `matters`.
     pub(crate) fn past(&self, at: Timestamp, matters: Duration) -> Timestamp {
         ago(self.now.since(at).min(matters))
+    }
+
+    /// The latest of some times at which something was sent, which is compared with what is reported only.
+    pub(crate) fn sent(&self, at: Timestamp) -> Timestamp {
+        self.past(at, self.frame.reach + Duration::from_nanos(1))
     }
 
     /// A time that comes, or has come.
@@ -244,6 +249,7 @@ impl Model {
         self.demand = view.future(self.demand);
         self.probes = self.probes.min(frame.probes.into());
         self.open_until = self.open_until.map(|at| view.due(at));
+        self.struck = self.struck.map(|at| view.sent(at));
         let pings = &mut self.pings;
         if pings.answered || pings.refused {
             pings.verdicts = 0;
@@ -254,6 +260,7 @@ impl Model {
             let [heard, open, question] = view.ranked([Some(life.heard), life.open, question]);
             life.heard = heard.unwrap_or(NOW);
             life.open = open;
+            life.answered_to = life.answered_to.map(|at| view.sent(at));
             let question = question.unwrap_or(NOW);
             if let Some(asked) = &mut life.asked {
                 asked.since = question;

@@ -27,6 +27,7 @@ const fn epoch_of(input: Input) -> Option<crate::id::Epoch> {
         | Input::Gone { epoch, .. }
         | Input::Traffic { epoch, .. }
         | Input::NoReply { epoch, .. }
+        | Input::Silence { epoch, .. }
         | Input::PingUnsupported { epoch } => Some(epoch),
         Input::Tick
         | Input::Connect { .. }

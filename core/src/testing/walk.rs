@@ -181,7 +181,7 @@ impl<'a> Walk<'a> {
         Some(if self.honest {
             let mut last = Bits(bits.0.rotate_left(20));
             let (at, input) = self.correct(bits, machine);
-            (at, newer(&mut last, input))
+            (at, self.newer(&mut last, input))
         } else {
             self.anything(bits, machine)
         })
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
         let input = self.any_input(&mut bits, state);
         let at = self.any_time(&mut bits, machine.next_timeout());
         self.now = self.now.max(at);
-        (at, newer(&mut bits, input))
+        (at, self.newer(&mut bits, input))
     }
 
     fn any_time(&self, bits: &mut Bits, due: Option<Timestamp>) -> Timestamp {
@@ -274,7 +274,9 @@ impl<'a> Walk<'a> {
 
     fn any_traffic(&self, bits: &mut Bits, epoch: Epoch) -> Input {
         let oldest = (bits.pick(3) == 0).then(|| self.near(bits));
-        Input::Traffic { epoch, answered: bits.pick(4) == 0, oldest, inbound: self.near(bits) }
+        let answered = bits.pick(4) == 0;
+        let inbound = self.near(bits);
+        Input::Traffic { epoch, inbound, answered, served: false, answered_to: None, oldest }
     }
 
     /// A time at, before or after now.
@@ -380,26 +382,41 @@ impl<'a> Walk<'a> {
         if at == due {
             self.tick_at = Some(at);
         }
-        (at, Input::Traffic { epoch, inbound: self.inbound, answered, oldest: self.oldest })
+        let traffic = Input::Traffic {
+            epoch,
+            inbound: self.inbound,
+            answered,
+            served: false,
+            answered_to: None,
+            oldest: self.oldest,
+        };
+        (at, traffic)
     }
-}
 
-/// What came into inputs later: drawn last, so that what an input draws before it stays as it was.
-fn newer(bits: &mut Bits, input: Input) -> Input {
-    match input {
-        Input::Lost { epoch, failure } => Input::Lost { epoch, failure: newer_class(bits, failure) },
-        Input::Gone { epoch, failure } => Input::Gone { epoch, failure: newer_class(bits, failure) },
-        Input::Tick
-        | Input::Connect { .. }
-        | Input::Wake(_)
-        | Input::Park
-        | Input::Shutdown
-        | Input::Retune(_)
-        | Input::Resumed
-        | Input::Reached { .. }
-        | Input::Traffic { .. }
-        | Input::NoReply { .. }
-        | Input::PingUnsupported { .. } => input,
+    /// What came into inputs later: drawn last, so that what an input draws before it stays as it was.
+    fn newer(&self, bits: &mut Bits, input: Input) -> Input {
+        match input {
+            Input::Lost { epoch, failure } => Input::Lost { epoch, failure: newer_class(bits, failure) },
+            Input::Gone { epoch, failure } => Input::Gone { epoch, failure: newer_class(bits, failure) },
+            Input::Traffic { epoch, inbound, answered, oldest, .. } => {
+                let served = bits.pick(4) == 0 && (answered || !self.honest);
+                let answered_to = bits.one([false, true]).then(|| self.near(bits));
+                let answered_to = answered_to.map(|to| if self.honest { to.min(inbound) } else { to });
+                Input::Traffic { epoch, inbound, answered, served, answered_to, oldest }
+            }
+            Input::NoReply { epoch, sent } if bits.pick(4) == 0 => Input::Silence { epoch, sent },
+            Input::Tick
+            | Input::Connect { .. }
+            | Input::Wake(_)
+            | Input::Park
+            | Input::Shutdown
+            | Input::Retune(_)
+            | Input::Resumed
+            | Input::Reached { .. }
+            | Input::NoReply { .. }
+            | Input::Silence { .. }
+            | Input::PingUnsupported { .. } => input,
+        }
     }
 }
 

@@ -54,6 +54,7 @@ const fn input(input: &Input) -> &'static str {
         Input::Gone { .. } => "Gone",
         Input::Traffic { .. } => "Traffic",
         Input::NoReply { .. } => "NoReply",
+        Input::Silence { .. } => "Silence",
         Input::PingUnsupported { .. } => "PingUnsupported",
     }
 }
@@ -149,6 +150,7 @@ fn walks_reach_every_state_and_input() {
             "input: Gone",
             "input: Traffic",
             "input: NoReply",
+            "input: Silence",
             "input: PingUnsupported",
             "input: Retune",
         ];

@@ -440,3 +440,48 @@ fn r14_needs_auth_and_requested_refuse_callers() {
         }
     }
 }
+
+/// A server that greets everybody and then knows nobody: its sessions have proven nothing, however long they were left
+/// alone. One that gave a result has, and so has one that said anything when it was `stable_after` old.
+#[test]
+fn r13_a_session_that_was_disowned_before_it_served_is_not_proven() {
+    for (proof, proven) in [("nothing", false), ("a result", true), ("a pong", true), ("an early message", false)] {
+        let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+        sim.connect(secs(10));
+        for _ in 0..12 {
+            sim.run_for(secs(5));
+            let Status::Ready(epoch) = sim.status() else { continue };
+            let (served, heard) = match proof {
+                "a result" => (true, sim.snapshot().since),
+                "a pong" => (false, sim.now + secs(10)),
+                "an early message" => (false, sim.now),
+                _ => (false, sim.snapshot().since),
+            };
+            if proof == "a pong" {
+                sim.run_until(heard);
+            }
+            sim.give(Input::Traffic {
+                epoch,
+                inbound: heard,
+                answered: false,
+                served,
+                answered_to: None,
+                oldest: None,
+            });
+            sim.run_for(secs(10));
+            sim.give(Input::Lost { epoch, failure: FailureClass::SessionGone.into() });
+        }
+        let flapped = sim.times(|status| matches!(status, Status::Parked(ParkReason::Flapping))) > 0;
+        assert_eq!(flapped, !proven, "{proof}: {:?}", sim.statuses);
+        let gaps = sim.gaps();
+        assert_eq!(gaps[2] > gaps[0] + 0.5, !proven, "{proof}: the ladder climbs, {gaps:?}");
+    }
+    // Whatever else ends it, a session that lasted is proven.
+    let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+    sim.connect(secs(10));
+    for _ in 0..12 {
+        sim.run_for(secs(15));
+        sim.give(Input::Lost { epoch: sim.live(), failure: FailureClass::Transport.into() });
+    }
+    assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0);
+}

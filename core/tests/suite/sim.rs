@@ -61,6 +61,8 @@ pub(crate) struct Sim {
     queue: BTreeMap<(Timestamp, u64), Input>,
     queued: u64,
     inbound: Timestamp,
+    /// When the last ping was sent that was answered since the last sample.
+    answered_to: Option<Timestamp>,
     /// Sent time of the oldest open call; while one is open the server is too busy for pings.
     pub(crate) call: Option<Timestamp>,
     /// Every input that was not a tick or a sample, and every output, each on a line.
@@ -83,6 +85,7 @@ impl Sim {
             queue: BTreeMap::new(),
             queued: 0,
             inbound: Timestamp::ZERO,
+            answered_to: None,
             call: None,
             trace: None,
             dials: Vec::new(),
@@ -175,7 +178,10 @@ impl Sim {
                 self.inbound = self.now;
                 self.later(Duration::from_millis(20), Input::PingUnsupported { epoch });
             }
-            Life::Healthy if self.call.is_none() => self.inbound = self.now,
+            Life::Healthy if self.call.is_none() => {
+                self.inbound = self.now;
+                self.answered_to = Some(self.now);
+            }
             Life::Healthy | Life::Deaf | Life::Ends(..) | Life::Breaks(..) => {}
         }
     }
@@ -184,7 +190,16 @@ impl Sim {
     pub(crate) fn sample(&mut self, answered: bool) {
         if let State::Ready { epoch, since, .. } = self.snapshot().state {
             self.inbound = if answered { self.now } else { self.inbound.max(since) };
-            self.give(Input::Traffic { epoch, inbound: self.inbound, answered, oldest: self.call });
+            let answered_to = self.answered_to.take();
+            let served = answered;
+            self.give(Input::Traffic {
+                epoch,
+                inbound: self.inbound,
+                answered,
+                served,
+                answered_to,
+                oldest: self.call,
+            });
         }
     }
 
@@ -251,6 +266,7 @@ fn short(input: &Input) -> String {
         Input::Gone { epoch, failure } => format!("gone {epoch:?} {}{}", failure.class, hint(failure)),
         Input::Connect { until } => format!("connect until {until:?}"),
         Input::NoReply { epoch, sent } => format!("no reply {epoch:?} sent {sent:?}"),
+        Input::Silence { epoch, sent } => format!("silence {epoch:?} sent {sent:?}"),
         Input::PingUnsupported { epoch } => format!("ping unsupported {epoch:?}"),
         Input::Wake(cause) => format!("wake {cause:?}"),
         Input::Retune(_) => "retune".into(),

@@ -111,8 +111,8 @@ fn samples() -> Vec<Sample> {
                     break;
                 }
                 idle.now = idle.machine.next_timeout().expect("a session is watched");
-                let (epoch, inbound) = (idle.live(), idle.now);
-                idle = idle.give(Input::Traffic { epoch, inbound, answered: false, oldest: None }).give(Input::Tick);
+                let traffic = traffic(idle.live(), idle.now, false, None);
+                idle = idle.give(traffic).give(Input::Tick);
             }
             idle
         },
@@ -124,6 +124,10 @@ fn samples() -> Vec<Sample> {
         Sample::new("").give(Input::Park).named("Parked(Requested)"),
         Sample::new("Shutdown").give(Input::Shutdown),
     ]
+}
+
+const fn traffic(epoch: Epoch, inbound: Timestamp, answered: bool, oldest: Option<Timestamp>) -> Input {
+    Input::Traffic { epoch, inbound, answered, served: answered, answered_to: None, oldest }
 }
 
 fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
@@ -144,7 +148,6 @@ fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
     }
     let lost = |class: FailureClass| Input::Lost { epoch, failure: class.into() };
     let gone = |class: FailureClass| Input::Gone { epoch, failure: class.into() };
-    let traffic = |oldest| Input::Traffic { epoch, inbound: now, answered: false, oldest };
     let earlier = Timestamp::from_nanos(now.as_nanos().saturating_sub(1_000_000_000));
     inputs.extend([
         ("Reached(Started)", Input::Reached { epoch, flag: ReadyFlag::Started }),
@@ -156,13 +159,11 @@ fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
         ("Lost(Permanent)", lost(FailureClass::Permanent)),
         ("Gone(Transport)", gone(FailureClass::Transport)),
         ("Gone(NeedsAuth)", gone(FailureClass::NeedsAuth)),
-        ("Traffic(inbound now)", traffic(None)),
-        (
-            "Traffic(an older call open)",
-            Input::Traffic { epoch, inbound: Timestamp::ZERO, answered: false, oldest: Some(earlier) },
-        ),
-        ("Traffic(answered)", Input::Traffic { epoch, inbound: now, answered: true, oldest: None }),
+        ("Traffic(inbound now)", traffic(epoch, now, false, None)),
+        ("Traffic(an older call open)", traffic(epoch, Timestamp::ZERO, false, Some(earlier))),
+        ("Traffic(answered)", traffic(epoch, now, true, None)),
         ("NoReply", Input::NoReply { epoch, sent: now }),
+        ("Silence", Input::Silence { epoch, sent: now }),
         ("PingUnsupported", Input::PingUnsupported { epoch }),
     ]);
     inputs

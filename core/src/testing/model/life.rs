@@ -16,18 +16,13 @@ impl Model {
 
     pub(super) fn answer(&mut self, want: &mut Expected) {
         self.strikes = 0;
+        self.struck = None;
         if self.open_until.take().is_some() {
             want.breaker = Some(None);
         }
     }
 
-    pub(super) fn traffic(
-        &mut self,
-        inbound: Timestamp,
-        answered: bool,
-        oldest: Option<Timestamp>,
-        want: &mut Expected,
-    ) {
+    pub(super) fn traffic(&mut self, inbound: Timestamp, oldest: Option<Timestamp>) {
         let Some(life) = &mut self.life else { return };
         life.heard = life.heard.max(inbound.min(self.now));
         life.open = oldest;
@@ -46,14 +41,24 @@ impl Model {
         } else if let Some((from, to)) = life.ask {
             life.ask = Some((from.max(next), to.max(next)));
         }
+    }
+
+    pub(super) fn answers(&mut self, answered: bool, served: bool, to: Option<Timestamp>, want: &mut Expected) {
+        let Some(life) = &mut self.life else { return };
+        life.served |= served;
+        let to = to.map(|to| to.min(self.now));
+        life.answered_to = life.answered_to.max(to);
         let heard = life.heard;
         if answered {
             self.used(heard);
+        }
+        if answered || (self.struck.is_some() && to > self.struck) {
             self.answer(want);
         }
     }
 
-    pub(super) fn no_reply(&mut self, sent: Timestamp, want: &mut Expected) {
+    /// R20.
+    pub(super) fn silent(&mut self, sent: Timestamp, want: &mut Expected) {
         let Some(life) = &mut self.life else { return };
         if life.heard <= sent {
             match &mut life.asked {
@@ -71,6 +76,15 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// R21.
+    pub(super) fn strike(&mut self, sent: Timestamp, want: &mut Expected) {
+        let Some(life) = self.life else { return };
+        if life.answered_to.is_some_and(|to| to > sent) {
+            return;
+        }
+        self.struck = self.struck.max(Some(sent.min(self.now)));
         if self.open_until.is_none() {
             self.strikes += 1;
             if self.strikes >= self.config.breaker_strikes() {
@@ -123,13 +137,13 @@ impl Model {
                 life.renew_at = if renew { Some(later) } else { life.renew_at };
             }
             (true, _) => {
-                self.leave_up();
+                self.leave_up(None);
                 self.plan = Plan::Rest;
                 self.next = None;
                 self.close(CloseCause::Idle, want);
             }
             (false, true) => {
-                self.leave_up();
+                self.leave_up(None);
                 self.plan = Plan::Dial;
                 self.set_next(Window::at(self.soonest(), Pace::AtOnce), want);
                 self.close(CloseCause::Lifetime, want);

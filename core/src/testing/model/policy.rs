@@ -14,7 +14,7 @@ impl Model {
     /// The failure of a dial or a session, and what follows by R12–R14, R16 and R17.
     pub(super) fn failed(&mut self, failure: Failure, step: &Step, want: &mut Expected) {
         let was_up = matches!(self.phase, Phase::Up { .. });
-        self.leave_up();
+        self.leave_up(Some(failure.class));
         self.refused = !was_up && failure.class == FailureClass::Refused;
         want.failure = Some(failure.class);
         self.class = Some(failure.class);
@@ -108,10 +108,13 @@ impl Model {
         }
     }
 
-    pub(super) fn leave_up(&mut self) {
-        if let Phase::Up { since, .. } = self.phase
-            && self.now.since(since) >= self.config.stable_after()
-        {
+    /// R13.
+    pub(super) fn leave_up(&mut self, by: Option<FailureClass>) {
+        let (Phase::Up { since, .. }, Some(life)) = (self.phase, self.life) else { return };
+        let stable = self.config.stable_after();
+        let lasted = self.now.since(since) >= stable;
+        let disowned = by == Some(FailureClass::SessionGone) && !life.served && life.heard.since(since) < stable;
+        if lasted && !disowned {
             self.ladder = 0;
             self.outage = None;
             self.probes = 0;
@@ -218,7 +221,7 @@ impl Model {
         if self.plan == Plan::Shutdown {
             return;
         }
-        self.leave_up();
+        self.leave_up(None);
         self.parks(ParkReason::Requested, want);
         self.why = Why::Schedule;
         self.demand = None;

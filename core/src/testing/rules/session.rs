@@ -55,7 +55,7 @@ pub(super) fn r18(look: &Look<'_>) {
 /// Periodic pings, and the verdict.
 pub(super) fn r19(look: &Look<'_>) {
     let step = look.step;
-    let no_reply = matches!(step.input, Input::NoReply { .. });
+    let no_reply = matches!(step.input, Input::NoReply { .. } | Input::Silence { .. });
     if !no_reply {
         let pinged = step.ping();
         let wanted = match look.want.ping {
@@ -88,7 +88,11 @@ pub(super) fn r19(look: &Look<'_>) {
 
 /// A call without a reply, and nothing heard later than it was sent: ping now.
 pub(super) fn r20(look: &Look<'_>) {
-    if let (Input::NoReply { epoch, .. }, Some(live)) = (look.step.input, look.before.phase.epoch())
+    let strikes = look.step.after.stats.no_replies - look.machine.snapshot().stats.no_replies;
+    let counts = u64::from(matches!(look.step.input, Input::NoReply { .. }));
+    assert!(strikes <= counts, "R20: {:?} counts as a call without a reply", look.step.input);
+    if let (Input::NoReply { epoch, .. } | Input::Silence { epoch, .. }, Some(live)) =
+        (look.step.input, look.before.phase.epoch())
         && epoch == live
     {
         // A ping of another kind may be due in the same step; r19 says when.
