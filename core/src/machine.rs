@@ -8,7 +8,7 @@ mod pacing;
 use core::time::Duration;
 
 use crate::breaker::Breaker;
-use crate::config::Config;
+use crate::config::{Config, LONGEST};
 use crate::failure::FailureClass;
 use crate::id::Epoch;
 use crate::input::{Input, WakeCause};
@@ -61,6 +61,8 @@ pub struct ConnectionMachine {
     struck: Timestamp,
     /// The latest time at which anything was sent on this session that has been answered.
     answered_to: Timestamp,
+    /// How long the longest listing of this epoch took.
+    listing: Duration,
     pings: PingSupport,
     stats: Stats,
 }
@@ -94,6 +96,7 @@ impl ConnectionMachine {
             breaker: Breaker::CLOSED,
             struck: Timestamp::ZERO,
             answered_to: Timestamp::ZERO,
+            listing: Duration::ZERO,
             pings: PingSupport::Unknown,
             stats: Stats::ZERO,
         }
@@ -201,18 +204,16 @@ impl ConnectionMachine {
             Input::Park => self.on_park(out),
             Input::Shutdown => self.on_shutdown(out),
             Input::Retune(config) => self.on_retune(config),
-            Input::Resumed => self.on_resumed(),
+            Input::Resumed { by_call } => self.on_resumed(by_call),
             Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
             Input::Lost { epoch, failure } => {
                 if self.is_up(epoch) {
-                    self.note_verdict(failure.class);
                     let then = self.plan(failure, out);
                     self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
                 }
             }
             Input::Gone { epoch, failure } => {
                 if self.is_up(epoch) {
-                    self.note_verdict(failure.class);
                     let then = self.plan(failure, out);
                     self.enter_after(then);
                 } else if let State::Closing { epoch: live, then, .. } = self.state
@@ -233,6 +234,20 @@ impl ConnectionMachine {
                 self.prompt(epoch, sent, out);
             }
             Input::PingUnsupported { epoch } => self.on_ping_unsupported(epoch),
+            Input::Pong { epoch } => self.on_pings(epoch, PingSupport::Answers),
+            Input::ServerChanged { epoch } => self.on_pings(epoch, PingSupport::Unknown),
+            Input::Listed { epoch, took } => {
+                if self.is_up(epoch) {
+                    self.listing = self.listing.max(took.min(LONGEST));
+                }
+            }
+            Input::Renew { epoch } => {
+                if let State::Ready { epoch: live, renew_at, .. } = &mut self.state
+                    && *live == epoch
+                {
+                    *renew_at = Some(self.now);
+                }
+            }
         }
     }
 
@@ -258,6 +273,7 @@ impl ConnectionMachine {
     fn on_retune(&mut self, config: Config) {
         self.config = config;
         self.start_timeout = self.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
+        let interval = self.interval();
         let soonest = self.pace();
         match &mut self.state {
             State::TransientFailure { retry_at: at }
@@ -267,7 +283,7 @@ impl ConnectionMachine {
                 *rest_at = config.idle_timeout().map(|idle| self.now + idle);
                 *renew_at = config.max_lifetime().map(|age| *since + age);
                 if let Liveness::Quiet { ask_at } = liveness {
-                    *ask_at = *inbound + config.keepalive();
+                    *ask_at = *inbound + interval;
                 }
             }
             State::Idle

@@ -34,6 +34,8 @@ pub struct Stats {
     pub failures_in_a_row: u64,
     /// Pings ordered.
     pub pings: u64,
+    /// Listings ordered, in place of pings.
+    pub asks: u64,
     /// Calls without a reply.
     pub no_replies: u64,
     /// Times that the breaker opened.
@@ -79,6 +81,7 @@ impl Stats {
         failures: 0,
         failures_in_a_row: 0,
         pings: 0,
+        asks: 0,
         no_replies: 0,
         breaker_opened: 0,
     };

@@ -33,11 +33,15 @@ impl ConnectionMachine {
 
     /// The first question comes up to 20 % late, so that sessions that began together are not asked together.
     fn first_question(&mut self) -> Liveness {
-        if !self.pings.periodic() {
-            return Liveness::Off;
-        }
-        let late = self.rng.up_to(nanos(self.config.keepalive()) / 5);
-        Liveness::Quiet { ask_at: self.now + self.config.keepalive() + Duration::from_nanos(late) }
+        let interval = self.interval();
+        let late = self.rng.up_to(nanos(interval) / 5);
+        Liveness::Quiet { ask_at: self.now + interval + Duration::from_nanos(late) }
+    }
+
+    /// How long nothing may come in before the session is asked.
+    pub(super) fn interval(&self) -> Duration {
+        let keepalive = self.config.keepalive();
+        if self.pings.periodic() { keepalive } else { keepalive * 5 }
     }
 
     /// A proven session refunds ladder, outage clock and probe interval; nothing else does. Proven is one that was Ready
@@ -56,23 +60,29 @@ impl ConnectionMachine {
         }
     }
 
+    /// Anything that came in since the session was asked is life. Where pings were unanswered until a listing was asked,
+    /// the server is asked to list from then on.
     pub(super) fn on_traffic(&mut self, heard: Timestamp, open: Option<Timestamp>) {
         let State::Ready { inbound, oldest, liveness, .. } = &mut self.state else { return };
         *inbound = (*inbound).max(heard.min(self.now));
         *oldest = open;
-        let heard = *inbound;
-        let next = heard + self.config.keepalive();
-        match *liveness {
-            Liveness::Off => {}
-            Liveness::Quiet { ask_at } => *liveness = Liveness::Quiet { ask_at: ask_at.max(next) },
-            Liveness::Verify { resumed, .. } if heard < resumed => {}
-            Liveness::Asked { since, .. } if heard < since => {}
-            Liveness::Verify { .. } => *liveness = self.pings.watch(next),
-            Liveness::Asked { .. } => {
-                self.pings = self.pings.answered();
-                *liveness = self.pings.watch(next);
+        let (heard, asked) = (*inbound, *liveness);
+        let soonest = match asked {
+            Liveness::Quiet { ask_at } => ask_at,
+            Liveness::Verify { resumed: since, .. }
+            | Liveness::Asked { since, .. }
+            | Liveness::Listing { since, .. }
+                if heard < since =>
+            {
+                return;
             }
-        }
+            Liveness::Verify { .. } | Liveness::Asked { .. } => Timestamp::ZERO,
+            Liveness::Listing { .. } => {
+                self.pings = if self.pings.periodic() { PingSupport::Silent } else { self.pings };
+                Timestamp::ZERO
+            }
+        };
+        self.watch(Liveness::Quiet { ask_at: soonest.max(heard + self.interval()) });
     }
 
     /// An answered call is use, and clears the strikes; so does an answer to anything that was sent later than they were.
@@ -110,36 +120,45 @@ impl ConnectionMachine {
         if epoch != from {
             return false;
         }
-        match liveness {
-            Liveness::Asked { since, deadline, missed, .. } if inbound <= sent => {
-                self.watch(Liveness::Asked { since, deadline, missed, prompted: true });
-            }
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } if inbound <= sent => self.ask(true, out),
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
+        if let (Liveness::Quiet { .. } | Liveness::Verify { .. }, true) = (liveness, inbound <= sent) {
+            self.ping(self.now, 0, out);
         }
         true
     }
 
+    /// The server knows no pings. It said so now, which is life.
     pub(super) fn on_ping_unsupported(&mut self, from: Epoch) {
-        if let State::Ready { epoch, liveness, .. } = &mut self.state
-            && *epoch == from
+        if let State::Ready { epoch, .. } = self.state
+            && epoch == from
         {
             self.pings = PingSupport::Refuses;
-            *liveness = Liveness::Off;
+            self.watch(Liveness::Quiet { ask_at: self.now + self.interval() });
         }
     }
 
-    pub(super) fn on_resumed(&mut self) {
+    /// Something is known about pings, or nothing any more.
+    pub(super) fn on_pings(&mut self, of: Epoch, pings: PingSupport) {
+        if !self.is_up(of) {
+            return;
+        }
+        self.pings = pings;
+        let next = self.now + self.interval();
+        if let State::Ready { liveness: Liveness::Quiet { ask_at }, .. } = &mut self.state {
+            *ask_at = next.min(*ask_at);
+        }
+    }
+
+    pub(super) fn on_resumed(&mut self, by_call: bool) {
         if let Some(since) = &mut self.outage_since {
             *since = self.now;
         }
-        match &mut self.state {
-            State::Ready { liveness, .. } if self.pings != PingSupport::Mute => {
-                let spread = self.rng.up_to(nanos(self.config.redial_spread()));
-                *liveness = Liveness::Verify { ask_at: self.now + Duration::from_nanos(spread), resumed: self.now };
+        match self.state {
+            State::Ready { .. } => {
+                let spread = if by_call { 0 } else { self.rng.up_to(nanos(self.config.redial_spread())) };
+                self.watch(Liveness::Verify { ask_at: self.now + Duration::from_nanos(spread), resumed: self.now });
             }
             State::TransientFailure { .. } | State::Parked { .. } => self.bring_forward(),
-            State::Idle | State::Connecting { .. } | State::Ready { .. } | State::Closing { .. } | State::Shutdown => {}
+            State::Idle | State::Connecting { .. } | State::Closing { .. } | State::Shutdown => {}
         }
     }
 
@@ -156,26 +175,39 @@ impl ConnectionMachine {
     pub(super) fn on_ready_due(&mut self, out: &mut Outputs) {
         let State::Ready { epoch, liveness, oldest, .. } = self.state else { return };
         let due = |at: Timestamp| at <= self.now;
+        // A server that works on a call may be too busy to answer.
+        let busy = |since| oldest.is_some_and(|sent| sent < since);
         match liveness {
             Liveness::Quiet { ask_at } if due(ask_at) && oldest.is_some() => {
-                self.watch(Liveness::Quiet { ask_at: self.now + self.config.keepalive() });
+                self.watch(Liveness::Quiet { ask_at: self.now + self.interval() });
             }
-            Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => self.ask(false, out),
-            Liveness::Asked { since, deadline, missed, prompted } if due(deadline) => {
-                if oldest.is_some_and(|sent| sent < since) {
-                    // A server that works on a call may be too busy to answer.
-                    let deadline = self.now + self.config.ping_timeout();
-                    self.watch(Liveness::Asked { since, deadline, missed, prompted });
-                } else if missed + 1 < self.config.ping_misses() {
-                    self.ping(since, missed + 1, prompted, out);
+            Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => {
+                if self.pings.periodic() {
+                    self.ping(self.now, 0, out)
                 } else {
-                    self.note_verdict(FailureClass::Unresponsive);
+                    self.ask(self.now, out)
+                }
+            }
+            Liveness::Asked { since, deadline, missed } if due(deadline) => {
+                if busy(since) {
+                    let deadline = self.now + self.config.ping_timeout();
+                    self.watch(Liveness::Asked { since, deadline, missed });
+                } else if missed + 1 < self.config.ping_misses() {
+                    self.ping(since, missed + 1, out);
+                } else {
+                    self.ask(since, out);
+                }
+            }
+            Liveness::Listing { since, deadline } if due(deadline) => {
+                if busy(since) {
+                    self.watch(Liveness::Listing { since, deadline: self.now + self.patience() });
+                } else {
                     let then = self.plan(FailureClass::Unresponsive.into(), out);
                     self.enter_closing(epoch, CloseCause::Failed(FailureClass::Unresponsive), then, out);
                     return;
                 }
             }
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
+            Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } | Liveness::Listing { .. } => {}
         }
         let later = self.now + self.config.keepalive();
         let State::Ready { rest_at, renew_at, .. } = &mut self.state else { return };
@@ -194,23 +226,23 @@ impl ConnectionMachine {
         }
     }
 
-    /// A session is given up as unresponsive, by us or by a link whose pings failed.
-    pub(super) fn note_verdict(&mut self, class: FailureClass) {
-        if let (FailureClass::Unresponsive, State::Ready { liveness, .. }) = (class, self.state) {
-            let prompted = matches!(liveness, Liveness::Asked { prompted: true, .. });
-            self.pings = self.pings.silent(prompted);
-        }
-    }
-
-    fn ask(&mut self, prompted: bool, out: &mut Outputs) {
-        self.ping(self.now, 0, prompted, out);
-    }
-
-    fn ping(&mut self, since: Timestamp, missed: u8, prompted: bool, out: &mut Outputs) {
+    fn ping(&mut self, since: Timestamp, missed: u8, out: &mut Outputs) {
         let State::Ready { epoch, .. } = self.state else { return };
         self.stats.pings += 1;
         out.push(Output::Ping { epoch });
-        self.watch(Liveness::Asked { since, deadline: self.now + self.config.ping_timeout(), missed, prompted });
+        self.watch(Liveness::Asked { since, deadline: self.now + self.config.ping_timeout(), missed });
+    }
+
+    fn ask(&mut self, since: Timestamp, out: &mut Outputs) {
+        let State::Ready { epoch, .. } = self.state else { return };
+        self.stats.asks += 1;
+        out.push(Output::Ask { epoch });
+        self.watch(Liveness::Listing { since, deadline: self.now + self.patience() });
+    }
+
+    /// How long a listing may stay unanswered.
+    fn patience(&self) -> Duration {
+        self.config.ping_timeout().max(self.listing * 2)
     }
 
     fn watch(&mut self, by: Liveness) {
@@ -223,30 +255,6 @@ impl ConnectionMachine {
         self.struck = Timestamp::ZERO;
         if self.breaker.close() {
             out.push(Output::Event(Event::BreakerChanged { open_until: None }));
-        }
-    }
-}
-
-impl PingSupport {
-    /// How a session is watched until `ask_at`.
-    const fn watch(self, ask_at: Timestamp) -> Liveness {
-        if self.periodic() { Liveness::Quiet { ask_at } } else { Liveness::Off }
-    }
-
-    const fn answered(self) -> Self {
-        match self {
-            Self::Unknown | Self::Answers | Self::Silent => Self::Answers,
-            Self::Mute | Self::Refuses => self,
-        }
-    }
-
-    /// A session was given up for unanswered pings; `prompted`: a call without a reply was behind them.
-    const fn silent(self, prompted: bool) -> Self {
-        match (self, prompted) {
-            (Self::Unknown, false) => Self::Silent,
-            (Self::Silent, false) => Self::Mute,
-            (Self::Silent, true) => Self::Unknown,
-            (Self::Unknown, true) | (Self::Answers | Self::Mute | Self::Refuses, _) => self,
         }
     }
 }

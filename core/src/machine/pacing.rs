@@ -169,6 +169,7 @@ impl ConnectionMachine {
         self.epoch = Some(epoch);
         self.dialled = Some(self.now);
         self.refused = false;
+        self.listing = Duration::ZERO;
         self.stats.dials += 1;
         out.push(Output::Dial { epoch, timeout: self.start_timeout, interactive });
         let deadline = self.now + self.config.connect_timeout_max();

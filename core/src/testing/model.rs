@@ -5,13 +5,13 @@ mod policy;
 
 use core::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, LONGEST};
 use crate::failure::FailureClass;
 use crate::id::Epoch;
 use crate::input::Input;
 use crate::output::{Admission, CloseCause, Event, Output, Outputs};
 use crate::snapshot::Snapshot;
-use crate::state::{Liveness, ParkReason, ReadyFlag, State, Status};
+use crate::state::{Liveness, ParkReason, PingSupport, ReadyFlag, State, Status};
 use crate::time::Timestamp;
 
 /// One call of the machine, as seen from outside.
@@ -49,6 +49,10 @@ impl Step {
 
     pub(super) fn ping(&self) -> bool {
         self.out.iter().any(|output| matches!(output, Output::Ping { .. }))
+    }
+
+    pub(super) fn ask(&self) -> bool {
+        self.out.iter().any(|output| matches!(output, Output::Ask { .. }))
     }
 
     pub(super) fn admission(&self) -> Option<Admission> {
@@ -144,8 +148,9 @@ pub(super) enum Why {
 pub(super) struct Asked {
     pub(super) since: Timestamp,
     pub(super) deadline: Timestamp,
+    /// Pings; when it was asked to list, it is too late for more.
     pub(super) pings: u8,
-    pub(super) prompted: bool,
+    pub(super) to_list: bool,
 }
 
 /// What the rules know about a Ready session.
@@ -155,7 +160,7 @@ pub(super) struct Life {
     pub(super) open: Option<Timestamp>,
     pub(super) asked: Option<Asked>,
     /// When it is asked next, if nothing comes in.
-    pub(super) ask: Option<(Timestamp, Timestamp)>,
+    pub(super) next: Option<(Timestamp, Timestamp)>,
     /// Whether a call got a result.
     pub(super) served: bool,
     /// The latest time at which something was sent that was answered.
@@ -166,19 +171,12 @@ pub(super) struct Life {
     pub(super) renew_at: Option<Timestamp>,
 }
 
-/// What is known about the server's pings.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Pings {
-    pub(super) answered: bool,
-    pub(super) refused: bool,
-    pub(super) mute: bool,
-    /// Verdicts in a row without an answer and without a call behind them.
-    pub(super) verdicts: u8,
-}
-
-impl Pings {
-    pub(super) const fn periodic(self) -> bool {
-        !self.refused && !self.mute
+impl Life {
+    /// It has said something; it is asked next then.
+    pub(super) const fn alive(&mut self, next: Timestamp) {
+        self.asked = None;
+        self.resumed = None;
+        self.next = Some((next, next));
     }
 }
 
@@ -209,7 +207,9 @@ pub(super) struct Model {
     /// The latest time at which one of these was sent.
     pub(super) struck: Option<Timestamp>,
     pub(super) open_until: Option<Timestamp>,
-    pub(super) pings: Pings,
+    pub(super) pings: PingSupport,
+    /// How long the longest listing of this epoch took.
+    pub(super) listing: Duration,
     pub(super) life: Option<Life>,
     pub(super) status: Status,
     /// The newest epoch that was lost, closed or gone.
@@ -222,6 +222,7 @@ pub(super) struct Expected {
     pub(super) dial: Option<Dial>,
     pub(super) close: Option<CloseCause>,
     pub(super) ping: Option<Sure>,
+    pub(super) ask: Option<Sure>,
     pub(super) publish: Option<Epoch>,
     pub(super) withdraw: bool,
     pub(super) breaker: Option<Option<Timestamp>>,
@@ -270,7 +271,8 @@ impl Model {
             strikes: 0,
             struck: None,
             open_until: None,
-            pings: Pings::default(),
+            pings: PingSupport::Unknown,
+            listing: Duration::ZERO,
             life: None,
             status: Status::Idle,
             dead: None,
@@ -306,18 +308,16 @@ impl Model {
             Input::Park => self.park(want),
             Input::Shutdown => self.shutdown(want),
             Input::Retune(config) => self.retune(config),
-            Input::Resumed => self.resumed(want),
+            Input::Resumed { by_call } => self.resumed(by_call, want),
             Input::Reached { epoch, flag } if live(epoch) => self.reached(flag, want),
             Input::Lost { epoch, failure } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
-                    self.verdict_of(failure.class);
                     self.failed(failure, step, want);
                     self.close(CloseCause::Failed(failure.class), want);
                 }
             }
             Input::Gone { epoch, failure } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
-                    self.verdict_of(failure.class);
                     self.failed(failure, step, want);
                 }
                 self.ended(want);
@@ -332,11 +332,22 @@ impl Model {
             }
             Input::Silence { epoch, sent } if live(epoch) => self.silent(sent, want),
             Input::PingUnsupported { epoch } if live(epoch) => {
+                let next = self.now + self.config.keepalive() * 5;
                 if let Some(life) = &mut self.life {
-                    self.pings = Pings { refused: true, mute: false, ..self.pings }; // it did answer
-                    life.ask = None;
-                    life.asked = None;
-                    life.resumed = None;
+                    self.pings = PingSupport::Refuses;
+                    life.alive(next); // it did answer
+                }
+            }
+            Input::Pong { epoch } if live(epoch) => self.known(PingSupport::Answers),
+            Input::ServerChanged { epoch } if live(epoch) => self.known(PingSupport::Unknown),
+            Input::Listed { epoch, took } if live(epoch) => {
+                if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
+                    self.listing = self.listing.max(took.min(LONGEST));
+                }
+            }
+            Input::Renew { epoch } if live(epoch) => {
+                if let Some(life) = &mut self.life {
+                    life.renew_at = Some(self.now);
                 }
             }
             Input::Reached { .. }
@@ -345,6 +356,10 @@ impl Model {
             | Input::Traffic { .. }
             | Input::NoReply { .. }
             | Input::Silence { .. }
+            | Input::Pong { .. }
+            | Input::ServerChanged { .. }
+            | Input::Listed { .. }
+            | Input::Renew { .. }
             | Input::PingUnsupported { .. } => {}
         }
     }
@@ -376,11 +391,11 @@ impl Model {
             next.from = drawn;
             next.to = drawn;
         }
-        if let (Some(Life { ask: Some(ask), .. }), State::Ready { liveness, .. }) = (&mut self.life, step.after.state)
+        if let (Some(Life { next: Some(next), .. }), State::Ready { liveness, .. }) = (&mut self.life, step.after.state)
             && let Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } = liveness
-            && (ask.0..=ask.1).contains(&ask_at)
+            && (next.0..=next.1).contains(&ask_at)
         {
-            *ask = (ask_at, ask_at);
+            *next = (ask_at, ask_at);
         }
     }
 
@@ -394,6 +409,7 @@ impl Model {
         self.phase = Phase::Dialling { epoch, deadline: self.now + self.config.connect_timeout_max(), flags: 0 };
         self.last = Some((epoch, self.now));
         self.refused = false;
+        self.listing = Duration::ZERO;
         self.why = Why::Schedule;
         self.next = None;
     }
@@ -415,14 +431,14 @@ impl Model {
         self.published = true;
         want.publish = Some(epoch);
         self.answer(want);
-        let keepalive = self.config.keepalive();
+        let interval = self.interval();
         self.life = Some(Life {
             heard: self.now,
             open: None,
             served: false,
             answered_to: None,
             asked: None,
-            ask: self.pings.periodic().then(|| (self.now + keepalive, self.now + keepalive + keepalive / 5)),
+            next: Some((self.now + interval, self.now + interval + interval / 5)),
             resumed: None,
             rest_at: self.config.idle_timeout().map(|idle| self.now + idle),
             renew_at: self.config.max_lifetime().map(|age| self.now + age),

@@ -81,6 +81,7 @@ impl<'a> View<'a> {
             }
             Output::Close { epoch, cause } => Output::Close { epoch: self.epoch(epoch), cause },
             Output::Ping { epoch } => Output::Ping { epoch: self.epoch(epoch) },
+            Output::Ask { epoch } => Output::Ask { epoch: self.epoch(epoch) },
             Output::Publish { epoch } => Output::Publish { epoch: self.epoch(epoch) },
             Output::Withdraw => Output::Withdraw,
             Output::Admit(Admission::Go(epoch)) => Output::Admit(Admission::Go(self.epoch(epoch))),
@@ -168,9 +169,9 @@ impl<'a> View<'a> {
             State::Parked { probe_at } => State::Parked { probe_at: probe_at.map(|at| self.due(at)) },
             State::Ready { epoch, since, inbound, oldest, liveness, rest_at, renew_at } => {
                 let question = match liveness {
-                    Liveness::Off | Liveness::Quiet { .. } => None,
+                    Liveness::Quiet { .. } => None,
                     Liveness::Verify { resumed, .. } => Some(resumed),
-                    Liveness::Asked { since, .. } => Some(since),
+                    Liveness::Asked { since, .. } | Liveness::Listing { since, .. } => Some(since),
                 };
                 let [inbound, oldest, question] = self.ranked([Some(inbound), oldest, question]);
                 let asked = question.unwrap_or(NOW);
@@ -180,13 +181,15 @@ impl<'a> View<'a> {
                     inbound: inbound.unwrap_or(NOW),
                     oldest,
                     liveness: match liveness {
-                        Liveness::Off => Liveness::Off,
                         Liveness::Quiet { ask_at } => Liveness::Quiet { ask_at: self.due(ask_at) },
                         Liveness::Verify { ask_at, .. } => {
                             Liveness::Verify { ask_at: self.due(ask_at), resumed: asked }
                         }
-                        Liveness::Asked { deadline, missed, prompted, .. } => {
-                            Liveness::Asked { since: asked, deadline: self.due(deadline), missed, prompted }
+                        Liveness::Asked { deadline, missed, .. } => {
+                            Liveness::Asked { since: asked, deadline: self.due(deadline), missed }
+                        }
+                        Liveness::Listing { deadline, .. } => {
+                            Liveness::Listing { since: asked, deadline: self.due(deadline) }
                         }
                     },
                     rest_at: rest_at.map(|at| self.due(at)),
@@ -250,11 +253,6 @@ impl Model {
         self.probes = self.probes.min(frame.probes.into());
         self.open_until = self.open_until.map(|at| view.due(at));
         self.struck = self.struck.map(|at| view.sent(at));
-        let pings = &mut self.pings;
-        if pings.answered || pings.refused {
-            pings.verdicts = 0;
-        }
-        pings.answered &= !pings.refused;
         if let Some(life) = &mut self.life {
             let question = life.asked.map(|asked| asked.since).or(life.resumed);
             let [heard, open, question] = view.ranked([Some(life.heard), life.open, question]);
@@ -267,7 +265,7 @@ impl Model {
                 asked.deadline = view.due(asked.deadline);
             }
             life.resumed = life.resumed.map(|_| question);
-            life.ask = life.ask.map(|(from, to)| (view.due(from), view.due(to)));
+            life.next = life.next.map(|(from, to)| (view.due(from), view.due(to)));
             life.rest_at = life.rest_at.map(|at| view.due(at));
             life.renew_at = life.renew_at.map(|at| view.due(at));
         }
@@ -349,7 +347,7 @@ impl Checker {
         if let Some(patient) = &mut self.patient {
             patient.set_pings(PingSupport::Refuses);
         }
-        self.model.pings.refused = true;
+        self.model.pings = PingSupport::Refuses;
         self
     }
 

@@ -181,7 +181,7 @@ impl<'a> Walk<'a> {
         Some(if self.honest {
             let mut last = Bits(bits.0.rotate_left(20));
             let (at, input) = self.correct(bits, machine);
-            (at, self.newer(&mut last, input))
+            (at, self.newer(&mut last, input, machine.snapshot().state))
         } else {
             self.anything(bits, machine)
         })
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
         let input = self.any_input(&mut bits, state);
         let at = self.any_time(&mut bits, machine.next_timeout());
         self.now = self.now.max(at);
-        (at, self.newer(&mut bits, input))
+        (at, self.newer(&mut bits, input, state))
     }
 
     fn any_time(&self, bits: &mut Bits, due: Option<Timestamp>) -> Timestamp {
@@ -226,7 +226,7 @@ impl<'a> Walk<'a> {
         match (state, bits.pick(64)) {
             (_, 0) => self.rare(bits),
             (_, 1 | 2) => Input::Park,
-            (_, 3..=5) => Input::Resumed,
+            (_, 3..=5) => Input::Resumed { by_call: false },
             (_, 6 | 7) => bits.wake(),
             (_, 8..=11) => Input::Connect { until: self.patience(bits) },
             (State::Connecting { ready, .. }, 18..=39) => {
@@ -306,7 +306,7 @@ impl<'a> Walk<'a> {
         }
         if bits.pick(40) == 0 {
             self.now = self.now + Duration::from_secs(bits.one([10, 3_600, 30_000]));
-            return (self.now, Input::Resumed);
+            return (self.now, Input::Resumed { by_call: false });
         }
         let far = self.now + Duration::from_secs(1_000);
         let due = machine.next_timeout().unwrap_or(far).max(self.now);
@@ -394,7 +394,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What came into inputs later: drawn last, so that what an input draws before it stays as it was.
-    fn newer(&self, bits: &mut Bits, input: Input) -> Input {
+    fn newer(&self, bits: &mut Bits, input: Input, state: State) -> Input {
         match input {
             Input::Lost { epoch, failure } => Input::Lost { epoch, failure: newer_class(bits, failure) },
             Input::Gone { epoch, failure } => Input::Gone { epoch, failure: newer_class(bits, failure) },
@@ -405,18 +405,42 @@ impl<'a> Walk<'a> {
                 Input::Traffic { epoch, inbound, answered, served, answered_to, oldest }
             }
             Input::NoReply { epoch, sent } if bits.pick(4) == 0 => Input::Silence { epoch, sent },
+            Input::Resumed { .. } => Input::Resumed { by_call: bits.pick(4) == 0 },
+            Input::Tick if bits.pick(3) == 0 => self.newer_report(bits, state).unwrap_or(input),
             Input::Tick
             | Input::Connect { .. }
             | Input::Wake(_)
             | Input::Park
             | Input::Shutdown
             | Input::Retune(_)
-            | Input::Resumed
             | Input::Reached { .. }
             | Input::NoReply { .. }
             | Input::Silence { .. }
-            | Input::PingUnsupported { .. } => input,
+            | Input::PingUnsupported { .. }
+            | Input::Pong { .. }
+            | Input::Listed { .. }
+            | Input::Renew { .. }
+            | Input::ServerChanged { .. } => input,
         }
+    }
+
+    /// Reports that came later, in place of a tick.
+    fn newer_report(&self, bits: &mut Bits, state: State) -> Option<Input> {
+        let stale = !self.honest && bits.pick(8) == 0;
+        let live = state.live_epoch().or_else(|| (!self.honest).then_some(Epoch::FIRST))?;
+        let epoch = if stale { Epoch::new(bits.pick(64))? } else { live };
+        let took = Duration::from_millis(bits.one([1, 400, 15_000, 400_000]));
+        Some(match (state, bits.pick(8)) {
+            (State::Connecting { .. }, 0..=2) => Input::ServerChanged { epoch },
+            (State::Connecting { .. } | State::Ready { .. }, 3 | 4) => Input::Listed { epoch, took },
+            (State::Ready { .. }, 5) => Input::Renew { epoch },
+            (State::Ready { .. }, _) => Input::Pong { epoch },
+            (State::Connecting { .. } | State::Closing { .. }, _) if self.honest => return None,
+            (_, 0..=3) => Input::Pong { epoch },
+            (_, 4) => Input::Renew { epoch },
+            (_, 5) => Input::ServerChanged { epoch },
+            _ => Input::Listed { epoch, took },
+        })
     }
 }
 

@@ -336,6 +336,23 @@ mod serde_round_trips {
     }
 
     #[test]
+    fn inputs_of_version_0_1_0_are_read() {
+        let epoch = mcp_reconnect_core::Epoch::FIRST;
+        let read = |text: &str| serde_json::from_str::<Input>(text).map_err(|error| error.to_string());
+        assert_eq!(read(r#""resumed""#), Ok(Input::Resumed { by_call: false }));
+        assert_eq!(read(r#"{"resumed":{"by_call":true}}"#), Ok(Input::Resumed { by_call: true }));
+        assert_eq!(read(r#""tick""#), Ok(Input::Tick));
+        let old = r#"{"traffic":{"epoch":1,"inbound":7,"answered":true,"oldest":null}}"#;
+        let inbound = Timestamp::from_nanos(7);
+        let traffic = Input::Traffic { epoch, inbound, answered: true, served: false, answered_to: None, oldest: None };
+        assert_eq!(read(old), Ok(traffic));
+        assert_eq!(serde_json::from_str::<PingSupport>(r#""mute""#).ok(), Some(PingSupport::Silent));
+        for wrong in [r#""resume""#, r#"{"resumed":{}}"#, r#"{"ping":{"epoch":1}}"#, "7", "[]"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_memory_of_version_0_1_0_is_read() {
         let text = r#"{"status":{"parked":"permanent"},"next_dial_in":null,"start_timeout":{"secs":30,"nanos":0},
             "pings":"unknown","probe_doublings":1}"#;

@@ -289,7 +289,7 @@ fn k10_failures_in_a_row_are_counted_from_the_last_proven_session() {
 fn k09_every_route_into_a_reconnect_has_the_same_pace() {
     let up = secs(1);
     let by = |life: Life| {
-        let config = knobs(|knobs| knobs.keepalive(millis(500)).ping_timeout(millis(250)).ping_misses(2));
+        let config = knobs(|knobs| knobs.keepalive(millis(500)).ping_timeout(millis(250)).ping_misses(1));
         let up = move |dial, _| Server::Up(millis(10), if dial == 1 { Life::Healthy } else { life });
         let mut sim = Sim::new(config, 9, up);
         sim.close_takes = Duration::ZERO; // the end of the stream needs no close

@@ -235,15 +235,15 @@ impl Model {
         self.close(CloseCause::Shutdown, want);
     }
 
-    pub(super) fn resumed(&mut self, want: &mut Expected) {
+    pub(super) fn resumed(&mut self, by_call: bool, want: &mut Expected) {
         self.outage = self.outage.map(|_| self.now);
         match &mut self.life {
-            Some(life) if !self.pings.mute => {
+            Some(life) => {
                 life.asked = None;
                 life.resumed = Some(self.now);
-                life.ask = Some((self.now, self.now + self.config.redial_spread()));
+                let spread = if by_call { Duration::ZERO } else { self.config.redial_spread() };
+                life.next = Some((self.now, self.now + spread));
             }
-            Some(_) => {}
             None if self.phase == Phase::Nothing && self.plan != Plan::Rest => self.caller(want),
             None => {}
         }

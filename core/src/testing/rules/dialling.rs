@@ -69,7 +69,11 @@ pub(super) fn r08(look: &Look<'_>) {
         like_a_tick(look, "R8");
     }
     for output in step.out {
-        if let Output::Admit(Admission::Go(epoch)) | Output::Publish { epoch } | Output::Ping { epoch } = output {
+        if let Output::Admit(Admission::Go(epoch))
+        | Output::Publish { epoch }
+        | Output::Ping { epoch }
+        | Output::Ask { epoch } = output
+        {
             let dead = look.before.dead;
             assert!(dead.is_none_or(|dead| epoch > dead), "R8: {epoch:?} is used again: {output:?}");
         }
@@ -174,7 +178,7 @@ pub(super) fn r12(look: &Look<'_>) {
     if look.after.class == Some(crate::FailureClass::RateLimited)
         && let (Some(before), Some(after)) =
             (look.machine.snapshot().state.next_dial(), look.step.after.state.next_dial())
-        && matches!(look.step.input, Input::Connect { .. } | Input::Resumed)
+        && matches!(look.step.input, Input::Connect { .. } | Input::Resumed { .. })
     {
         assert!(before == after, "R12: demand moved the dial of a rate-limited server from {before:?} to {after:?}");
     }
