@@ -37,7 +37,17 @@ fn machine(criterion: &mut Criterion) {
     group.bench_function("traffic", |bencher| {
         bencher.iter(|| {
             now = now + Duration::from_nanos(1);
-            machine.handle(now, black_box(Input::Traffic { epoch, inbound: now, answered: true, oldest: None }))
+            machine.handle(
+                now,
+                black_box(Input::Traffic {
+                    epoch,
+                    inbound: now,
+                    answered: true,
+                    served: true,
+                    answered_to: Some(now),
+                    oldest: None,
+                }),
+            )
         });
     });
     let (mut machine, mut epoch) = ready();

@@ -12,8 +12,9 @@ macro_rules! knobs {
     ($($(#[$doc:meta])* $name:ident = $default:expr;)*) => {
         /// The knobs of a [`ConnectionMachine`](crate::ConnectionMachine); read-only once built.
         ///
-        /// With the feature `serde` durations are whole nanoseconds, knobs left out have their defaults, and bad
-        /// values are refused as by [`ConfigBuilder::build`].
+        /// With the feature `serde` durations are whole nanoseconds, and bad values are refused as by
+        /// [`ConfigBuilder::build`]. Knobs left out have their defaults, but for those that version 0.1.0 did not have:
+        /// these are off, as they were when such data was written.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[cfg_attr(feature = "serde", serde(into = "ConfigBuilder", try_from = "ConfigBuilder"))]
@@ -22,7 +23,7 @@ macro_rules! knobs {
         /// Sets knobs; [`build`](Self::build) checks them.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-        #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+        #[cfg_attr(feature = "serde", serde(default = "ConfigBuilder::as_of_0_1", deny_unknown_fields))]
         #[must_use]
         pub struct ConfigBuilder {
             $($name: u64,)*
@@ -74,8 +75,9 @@ knobs! {
     keepalive = 60_000 * MILLISECOND;
     /// How long a ping may stay unanswered before it counts as missed. Default 20 s.
     ping_timeout = 20_000 * MILLISECOND;
-    /// Over how long the first redials after a lost session, and the questions after a suspend, are spread. Zero is
-    /// allowed. Default 0; 250 ms suits servers that many clients share.
+    /// Over how long the first redials after a lost session, and the questions after a suspend, are spread. Callers do
+    /// not shorten it: a dial that is due within this time stays where it is. Zero is allowed. Default 0; 250 ms suits
+    /// servers that many clients share.
     redial_spread = 0;
     /// How long an open breaker refuses calls (resilience4j: wait duration in open state). Default 30 s.
     breaker_open = 30_000 * MILLISECOND;
@@ -89,10 +91,17 @@ knobs! {
     park_probe_max = 900_000 * MILLISECOND;
     /// The longest ladder step while a caller waits, and how soon after the last dial a caller's dial comes. Default 5 s.
     demand_interval = 5_000 * MILLISECOND;
-    /// No two dials are closer than this, whatever happens. Default 500 ms.
+    /// No two dials are closer than this, whatever happens, but for what `refused_interval` says. Default 500 ms.
     min_dial_interval = 500 * MILLISECOND;
     /// The longest that a server's `Retry-After` is obeyed. Default 15 min.
     retry_after_max = 900_000 * MILLISECOND;
+    /// The first ladder step after [`Refused`](crate::FailureClass::Refused) while a caller waits. The steps after it are
+    /// as long as the outage is old, up to 3 s. Zero: off, these steps are as any others. Default 200 ms; 50 ms suits
+    /// servers on the same host.
+    demand_backoff = 200 * MILLISECOND;
+    /// How soon the ladder or a caller may dial after a dial that was [`Refused`](crate::FailureClass::Refused), in place
+    /// of `min_dial_interval` where that is longer. Zero: off, `min_dial_interval` holds. Default 25 ms.
+    refused_interval = 25 * MILLISECOND;
 }
 
 impl Config {
@@ -169,7 +178,16 @@ impl Default for ConfigBuilder {
     }
 }
 
+/// The knobs that may be zero.
+const MAY_BE_ZERO: [&str; 3] = ["redial_spread", "demand_backoff", "refused_interval"];
+
 impl ConfigBuilder {
+    /// What data of version 0.1.0 leaves out: the knobs that it did not have are off.
+    #[cfg(feature = "serde")]
+    const fn as_of_0_1() -> Self {
+        Self { demand_backoff: 0, refused_interval: 0, ..Self::DEFAULT }
+    }
+
     /// See [`Config::idle_timeout`].
     pub fn idle_timeout(mut self, idle_timeout: Option<Duration>) -> Self {
         self.idle_timeout = idle_timeout.map(nanos);
@@ -198,7 +216,8 @@ impl ConfigBuilder {
     ///
     /// # Errors
     ///
-    /// The first knob that is zero (`redial_spread` may be), longer than 30 days, or out of order with another: a
+    /// The first knob that is zero (`redial_spread`, `demand_backoff` and `refused_interval` may be), longer than 30
+    /// days, or out of order with another: a
     /// `_max` below its start, `min_dial_interval` above half of `backoff`, `demand_interval` below
     /// `min_dial_interval`.
     pub fn build(self) -> Result<Config, ConfigError> {
@@ -206,7 +225,7 @@ impl ConfigBuilder {
         let set = optional.into_iter().filter_map(|(knob, value)| Some((knob, value?)));
         for (knob, value) in self.durations().into_iter().chain(set) {
             let value = Duration::from_nanos(value);
-            if value.is_zero() && knob != "redial_spread" {
+            if value.is_zero() && !MAY_BE_ZERO.contains(&knob) {
                 return Err(ConfigError::Zero { knob });
             }
             if value > LONGEST {

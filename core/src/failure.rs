@@ -31,24 +31,37 @@ impl From<FailureClass> for Failure {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum FailureClass {
-    /// Refused, reset, end of stream, exit, name resolution, HTTP 5xx, HTTP 404 without a session id: transient.
+    /// Reset, end of stream, exit, name resolution, HTTP 5xx, HTTP 404 without a session id: transient.
     Transport,
     /// The live server disowned the session; a new one is expected to work.
     SessionGone,
     /// HTTP 429: the server is fine and wants fewer requests. No outage.
     RateLimited,
-    /// The credentials are refused and could not be refreshed: a user is needed.
+    /// The credentials are refused and the credentials hook says that a user is needed.
     NeedsAuth,
-    /// Trying again cannot help: bad command, rejected certificate, no common protocol version.
+    /// Trying again is not expected to help: bad command, rejected certificate, no common protocol version, 403 to a
+    /// request without a session.
     Permanent,
     /// The machine's verdict: the start deadline passed.
     StartTimeout,
     /// Pings stayed unanswered: the machine's verdict. Or they failed, at a server that serves everything else: the
     /// verdict of a link that can tell.
     Unresponsive,
+    /// Nobody listens: every address refused the connection, before a byte left. Never of a child, a proxy, TLS, name
+    /// resolution or a time-out. As [`Transport`](Self::Transport) but for the pace: such a dial has cost no server
+    /// anything.
+    Refused,
+    /// A 401 that nobody can renew: no credentials hook, or static headers. As [`Transport`](Self::Transport), but the
+    /// park that it leads to is [`Permanent`](crate::ParkReason::Permanent).
+    Unauthorized,
 }
 
 impl FailureClass {
+    /// Whether many clients of one server see it at the same time, so that their redials are spread.
+    pub(crate) const fn spreads(self) -> bool {
+        matches!(self, Self::Transport | Self::Refused | Self::Unauthorized)
+    }
+
     /// The name used in events, metrics and traces.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -59,6 +72,8 @@ impl FailureClass {
             Self::Permanent => "permanent",
             Self::StartTimeout => "start_timeout",
             Self::Unresponsive => "unresponsive",
+            Self::Refused => "refused",
+            Self::Unauthorized => "unauthorized",
         }
     }
 }

@@ -1,3 +1,5 @@
+use core::time::Duration;
+
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::id::Epoch;
@@ -9,7 +11,11 @@ use crate::time::Timestamp;
 ///
 /// A report that names any epoch but the live one equals a [`Tick`](Self::Tick).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case", remote = "Self")
+)]
 pub enum Input {
     /// Time has passed.
     Tick,
@@ -30,7 +36,10 @@ pub enum Input {
     /// question are set anew, and no dial comes before the new `min_dial_interval`.
     Retune(Config),
     /// The host slept, or the network changed. Given before the first [`Tick`](Self::Tick) after the gap.
-    Resumed,
+    Resumed {
+        /// Whether a call noticed it: the session is asked at once, and not within `redial_spread`.
+        by_call: bool,
+    },
     /// The dial of this epoch got this far.
     Reached {
         /// Whose.
@@ -53,14 +62,20 @@ pub enum Input {
         failure: Failure,
     },
     /// A sample of the session's traffic: due before a tick whose deadline has come, and before a
-    /// [`NoReply`](Self::NoReply).
+    /// [`NoReply`](Self::NoReply) or a [`Silence`](Self::Silence).
     Traffic {
         /// Whose.
         epoch: Epoch,
         /// When the last message came in.
         inbound: Timestamp,
-        /// Whether a call was answered since the last sample.
+        /// Whether a call was answered since the last sample, by a result or an error: the session is in use.
         answered: bool,
+        /// Whether a call got a result since the last sample.
+        #[cfg_attr(feature = "serde", serde(default))]
+        served: bool,
+        /// The latest time at which anything was sent that has been answered since the last sample, pings included.
+        #[cfg_attr(feature = "serde", serde(default))]
+        answered_to: Option<Timestamp>,
         /// When the oldest call that is still open was sent.
         oldest: Option<Timestamp>,
     },
@@ -76,6 +91,35 @@ pub enum Input {
         /// On which session.
         epoch: Epoch,
     },
+    /// A ping was answered by a result. Nothing else tells that the server answers pings.
+    Pong {
+        /// On which session.
+        epoch: Epoch,
+    },
+    /// A listing was answered. To be told where it took longer than any before it in this epoch, set-up included.
+    Listed {
+        /// On which session.
+        epoch: Epoch,
+        /// How long it took.
+        took: Duration,
+    },
+    /// The session is to be renewed as for `max_lifetime`, now or when no call is open.
+    Renew {
+        /// Which.
+        epoch: Epoch,
+    },
+    /// The handshake met another server than the last one did: what was known about pings is not known of this one.
+    ServerChanged {
+        /// Whose.
+        epoch: Epoch,
+    },
+    /// A call was dropped by its caller, after some seconds of silence: a reason to ask, and no strike.
+    Silence {
+        /// On which session.
+        epoch: Epoch,
+        /// When it was sent.
+        sent: Timestamp,
+    },
 }
 
 /// Who wakes a machine.
@@ -88,4 +132,49 @@ pub enum WakeCause {
     Config,
     /// New credentials are there. Does not lift a park that was requested.
     Credentials,
+}
+
+#[cfg(feature = "serde")]
+mod format {
+    use core::fmt;
+
+    use serde::de::value::MapAccessDeserializer;
+    use serde::de::{Error, IntoDeserializer, MapAccess, Visitor};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Input;
+
+    impl Serialize for Input {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            Self::serialize(self, to)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Input {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            from.deserialize_any(NameOrMap)
+        }
+    }
+
+    /// Reads an input, also as version 0.1.0 wrote it: `"resumed"` had no members.
+    struct NameOrMap;
+
+    impl<'de> Visitor<'de> for NameOrMap {
+        type Value = Input;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an input")
+        }
+
+        fn visit_str<E: Error>(self, name: &str) -> Result<Input, E> {
+            if name == "resumed" {
+                return Ok(Input::Resumed { by_call: false });
+            }
+            Input::deserialize(name.into_deserializer())
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Input, A::Error> {
+            Input::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
 }

@@ -43,7 +43,7 @@
 //!             Output::Dial { epoch, .. } => ReadyFlags::ALL.into_iter().try_for_each(|flag| tell.send(Input::Reached { epoch, flag }))?,
 //!             Output::Publish { .. } => tell.send(Input::Shutdown)?,
 //!             Output::Close { epoch, .. } => tell.send(Input::Gone { epoch, failure: FailureClass::Transport.into() })?,
-//!             Output::Ping { .. } | Output::Withdraw | Output::Admit(_) | Output::Event(_) => println!("{output:?}"),
+//!             Output::Ping { .. } | Output::Ask { .. } | Output::Withdraw | Output::Admit(_) | Output::Event(_) => println!("{output:?}"),
 //!         }
 //!     }
 //! }

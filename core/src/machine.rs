@@ -8,7 +8,7 @@ mod pacing;
 use core::time::Duration;
 
 use crate::breaker::Breaker;
-use crate::config::Config;
+use crate::config::{Config, LONGEST};
 use crate::failure::FailureClass;
 use crate::id::Epoch;
 use crate::input::{Input, WakeCause};
@@ -16,7 +16,7 @@ use crate::output::{Admission, CloseCause, Event, Output, Outputs};
 use crate::rng::Rng;
 use crate::snapshot::{Memory, Snapshot, Stats, Want};
 use crate::state::{Liveness, ParkReason, PingSupport, ReadyFlag, ReadyFlags, State, Status, Then};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, nanos};
 use pacing::{Hint, Purpose};
 
 /// The recovery logic of one connection: told what happens and what time it is, says what to do and when to come back.
@@ -35,6 +35,8 @@ pub struct ConnectionMachine {
     /// The last epoch, and when it was dialled.
     epoch: Option<Epoch>,
     dialled: Option<Timestamp>,
+    /// Whether nobody listened there.
+    refused: bool,
     /// What the next dial is for.
     purpose: Purpose,
     /// Until when the most patient caller waits.
@@ -47,10 +49,20 @@ pub struct ConnectionMachine {
     /// Set from a park until the next Ready: the status is Parked whatever is tried.
     parked: Option<ParkReason>,
     probe_doublings: u8,
+    /// How often a caller's dial of a park for a permanent failure came later: twice as late after each.
+    demand_doublings: u8,
     /// The last failure since the last Ready.
     failure: Option<FailureClass>,
     published: bool,
+    /// Whether the session has given a result to a call.
+    served: bool,
     breaker: Breaker,
+    /// The latest time at which a call was sent that is a strike.
+    struck: Timestamp,
+    /// The latest time at which anything was sent on this session that has been answered.
+    answered_to: Timestamp,
+    /// How long the longest listing of this epoch took.
+    listing: Duration,
     pings: PingSupport,
     stats: Stats,
 }
@@ -68,6 +80,7 @@ impl ConnectionMachine {
             since: now,
             epoch: None,
             dialled: None,
+            refused: false,
             purpose: Purpose::Schedule,
             demand: None,
             failures: 0,
@@ -76,37 +89,57 @@ impl ConnectionMachine {
             start_timeout: config.connect_timeout(),
             parked: None,
             probe_doublings: 0,
+            demand_doublings: 0,
             failure: None,
             published: false,
+            served: false,
             breaker: Breaker::CLOSED,
+            struck: Timestamp::ZERO,
+            answered_to: Timestamp::ZERO,
+            listing: Duration::ZERO,
             pings: PingSupport::Unknown,
             stats: Stats::ZERO,
         }
     }
 
     /// A machine that goes on where one of an earlier process stopped: a parked server stays parked until the rest of
-    /// its wait is over, a lost one is dialled when it would have been; a caller brings that forward as if the last dial
-    /// had been now, so that a host which is started again and again does not dial each time. Values out of range are cut
-    /// to it.
+    /// its wait is over, a lost one is dialled when it would have been. A start is one try of a server that is parked as
+    /// [`NeedsAuth`](ParkReason::NeedsAuth) or [`Permanent`](ParkReason::Permanent). That try, and a caller who brings a
+    /// dial forward, come `demand_interval` after the last dial of the earlier process (where that is not known, after
+    /// now), and never before a hint is over: a host which is started again and again does not dial each time. Values
+    /// out of range are cut to it.
     pub fn restore(config: Config, seed: u64, now: Timestamp, memory: Memory) -> Self {
         let mut machine = Self::new(config, seed, now);
         machine.start_timeout = memory.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
         machine.pings = memory.pings;
         machine.probe_doublings = memory.probe_doublings;
+        machine.failure = memory.failure;
+        let now = machine.now;
+        if let Some(left) = memory.hint_in {
+            let longest = left.min(config.retry_after_max());
+            machine.hint = Hint { longest, until: Some(now + longest) };
+        }
+        let waits = matches!(memory.status, Status::Parked(_) | Status::TransientFailure);
+        let ago =
+            memory.last_dial_ago.or(waits.then_some(Duration::ZERO)).filter(|ago| *ago < config.demand_interval());
+        machine.dialled = ago.map(|ago| Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos(ago))));
         let longest = config.park_probe_max().max(config.retry_after_max());
         // Up to 20 % late, as a fresh park would be.
-        let now = machine.now;
         let next_dial = memory.next_dial_in.map(|left| now + left.min(longest + longest / 5));
         match memory.status {
             Status::Parked(reason) => {
-                machine.dialled = Some(now);
                 machine.parked = Some(reason);
-                let probe_at = reason.probes().then(|| next_dial.unwrap_or_else(|| machine.probe_time()));
+                let probe_at = match reason {
+                    ParkReason::Requested => None,
+                    ParkReason::NeedsAuth | ParkReason::Permanent => {
+                        Some(machine.demand_time(config.demand_interval()))
+                    }
+                    ParkReason::Exhausted | ParkReason::Flapping => next_dial.or_else(|| Some(machine.probe_time())),
+                };
                 machine.state = State::Parked { probe_at };
             }
             Status::TransientFailure => {
-                machine.dialled = Some(now);
-                machine.outage_since = Some(now);
+                machine.outage_since = (memory.failure != Some(FailureClass::RateLimited)).then_some(now);
                 machine.state = State::TransientFailure { retry_at: next_dial.unwrap_or(now) };
             }
             Status::Idle | Status::Connecting | Status::Ready(_) | Status::Shutdown => {}
@@ -142,6 +175,8 @@ impl ConnectionMachine {
             since: self.since,
             state: self.state,
             failure: self.failure,
+            dialled: self.dialled,
+            hint_until: self.hint.until,
             breaker: self.breaker,
             published: self.published,
             start_timeout: self.start_timeout,
@@ -170,18 +205,16 @@ impl ConnectionMachine {
             Input::Park => self.on_park(out),
             Input::Shutdown => self.on_shutdown(out),
             Input::Retune(config) => self.on_retune(config),
-            Input::Resumed => self.on_resumed(),
+            Input::Resumed { by_call } => self.on_resumed(by_call),
             Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
             Input::Lost { epoch, failure } => {
                 if self.is_up(epoch) {
-                    self.note_verdict(failure.class); // R8
-                    let then = self.plan(failure, out);
+                    let then = self.plan(failure, out); // R8
                     self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
                 }
             }
             Input::Gone { epoch, failure } => {
                 if self.is_up(epoch) {
-                    self.note_verdict(failure.class); // R8
                     let then = self.plan(failure, out);
                     self.enter_after(then);
                 } else if let State::Closing { epoch: live, then, .. } = self.state
@@ -190,11 +223,32 @@ impl ConnectionMachine {
                     self.enter_after(then); // R7
                 }
             }
-            Input::Traffic { epoch, inbound, answered, oldest } => {
-                self.on_traffic(epoch, inbound, answered, oldest, out);
+            Input::Traffic { epoch, inbound, answered, served, answered_to, oldest } => {
+                if self.is_up(epoch) {
+                    self.served |= served;
+                    self.on_traffic(inbound, oldest);
+                    self.on_answers(answered, answered_to, out);
+                }
             }
             Input::NoReply { epoch, sent } => self.on_no_reply(epoch, sent, out),
+            Input::Silence { epoch, sent } => {
+                self.prompt(epoch, sent, out);
+            }
             Input::PingUnsupported { epoch } => self.on_ping_unsupported(epoch),
+            Input::Pong { epoch } => self.on_pings(epoch, PingSupport::Answers),
+            Input::ServerChanged { epoch } => self.on_pings(epoch, PingSupport::Unknown),
+            Input::Listed { epoch, took } => {
+                if self.is_up(epoch) {
+                    self.listing = self.listing.max(took.min(LONGEST));
+                }
+            }
+            Input::Renew { epoch } => {
+                if let State::Ready { epoch: live, renew_at, .. } = &mut self.state
+                    && *live == epoch
+                {
+                    *renew_at = Some(self.now);
+                }
+            }
         }
     }
 
@@ -220,7 +274,8 @@ impl ConnectionMachine {
     fn on_retune(&mut self, config: Config) {
         self.config = config;
         self.start_timeout = self.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
-        let soonest = self.wake_time();
+        let interval = self.interval();
+        let soonest = self.pace();
         match &mut self.state {
             State::TransientFailure { retry_at: at }
             | State::Parked { probe_at: Some(at) }
@@ -229,7 +284,7 @@ impl ConnectionMachine {
                 *rest_at = config.idle_timeout().map(|idle| self.now + idle);
                 *renew_at = config.max_lifetime().map(|age| *since + age);
                 if let Liveness::Quiet { ask_at } = liveness {
-                    *ask_at = *inbound + config.keepalive();
+                    *ask_at = *inbound + interval;
                 }
             }
             State::Idle
@@ -244,7 +299,7 @@ impl ConnectionMachine {
         match self.state {
             State::Closing { then: Then::Shutdown, .. } | State::Shutdown => return,
             State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
-                self.leave_ready();
+                self.leave_ready(None);
                 self.park(ParkReason::Requested, out);
                 self.enter_closing(epoch, CloseCause::Parked, Then::Park, out);
             }

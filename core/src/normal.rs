@@ -85,6 +85,7 @@ impl<'a> View<'a> {
             }
             Output::Close { epoch, cause } => Output::Close { epoch: self.epoch(epoch), cause },
             Output::Ping { epoch } => Output::Ping { epoch: self.epoch(epoch) },
+            Output::Ask { epoch } => Output::Ask { epoch: self.epoch(epoch) },
             Output::Publish { epoch } => Output::Publish { epoch: self.epoch(epoch) },
             Output::Withdraw => Output::Withdraw,
             Output::Admit(Admission::Go(epoch)) => Output::Admit(Admission::Go(self.epoch(epoch))),
@@ -106,6 +107,11 @@ impl<'a> View<'a> {
     /// A time that is over, as far back as `matters`.
     pub fn past(&self, at: Timestamp, matters: Duration) -> Timestamp {
         ago(self.now.since(at).min(matters))
+    }
+
+    /// The latest of some times at which something was sent, which is compared with what is reported only.
+    pub fn sent(&self, at: Timestamp) -> Timestamp {
+        self.past(at, self.frame.reach + Duration::from_nanos(1))
     }
 
     /// A time that comes, or has come.
@@ -134,16 +140,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Once it is noted, a failure counts as a rate limit or as any other.
+    /// Once it is noted, a failure counts as a rate limit, as refused, or as any other.
     pub const fn class(class: FailureClass) -> FailureClass {
         match class {
-            FailureClass::RateLimited => class,
+            FailureClass::RateLimited | FailureClass::Refused => class,
             FailureClass::Transport
             | FailureClass::SessionGone
             | FailureClass::NeedsAuth
             | FailureClass::Permanent
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => FailureClass::Transport,
+            | FailureClass::Unresponsive
+            | FailureClass::Unauthorized => FailureClass::Transport,
         }
     }
 
@@ -165,9 +172,9 @@ impl<'a> View<'a> {
             State::Parked { probe_at } => State::Parked { probe_at: probe_at.map(|at| self.due(at)) },
             State::Ready { epoch, since, inbound, oldest, liveness, rest_at, renew_at } => {
                 let question = match liveness {
-                    Liveness::Off | Liveness::Quiet { .. } => None,
+                    Liveness::Quiet { .. } => None,
                     Liveness::Verify { resumed, .. } => Some(resumed),
-                    Liveness::Asked { since, .. } => Some(since),
+                    Liveness::Asked { since, .. } | Liveness::Listing { since, .. } => Some(since),
                 };
                 let [inbound, oldest, question] = self.ranked([Some(inbound), oldest, question]);
                 let asked = question.unwrap_or(Self::NOW);
@@ -177,13 +184,15 @@ impl<'a> View<'a> {
                     inbound: inbound.unwrap_or(Self::NOW),
                     oldest,
                     liveness: match liveness {
-                        Liveness::Off => Liveness::Off,
                         Liveness::Quiet { ask_at } => Liveness::Quiet { ask_at: self.due(ask_at) },
                         Liveness::Verify { ask_at, .. } => {
                             Liveness::Verify { ask_at: self.due(ask_at), resumed: asked }
                         }
-                        Liveness::Asked { deadline, missed, prompted, .. } => {
-                            Liveness::Asked { since: asked, deadline: self.due(deadline), missed, prompted }
+                        Liveness::Asked { deadline, missed, .. } => {
+                            Liveness::Asked { since: asked, deadline: self.due(deadline), missed }
+                        }
+                        Liveness::Listing { deadline, .. } => {
+                            Liveness::Listing { since: asked, deadline: self.due(deadline) }
                         }
                     },
                     rest_at: rest_at.map(|at| self.due(at)),

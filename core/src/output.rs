@@ -32,6 +32,12 @@ pub enum Output {
         /// Which.
         epoch: Epoch,
     },
+    /// Ask the session the first thing that it has answered before: a listing, or a ping where nothing can be listed. Its
+    /// answer is seen as [`Traffic`](crate::Input::Traffic).
+    Ask {
+        /// Which.
+        epoch: Epoch,
+    },
     /// The catalogue of this epoch may be offered.
     Publish {
         /// Which.

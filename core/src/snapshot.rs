@@ -4,7 +4,7 @@ use crate::breaker::Breaker;
 use crate::failure::FailureClass;
 use crate::id::Epoch;
 use crate::output::{Admission, Refusal};
-use crate::state::{ParkReason, PingSupport, State, Status, Then};
+use crate::state::{PingSupport, State, Status, Then};
 use crate::time::Timestamp;
 
 /// What a caller wants.
@@ -34,6 +34,8 @@ pub struct Stats {
     pub failures_in_a_row: u64,
     /// Pings ordered.
     pub pings: u64,
+    /// Listings ordered, in place of pings.
+    pub asks: u64,
     /// Calls without a reply.
     pub no_replies: u64,
     /// Times that the breaker opened.
@@ -53,6 +55,10 @@ pub struct Snapshot {
     pub state: State,
     /// The last failure since the last Ready, where there was one.
     pub failure: Option<FailureClass>,
+    /// When it last dialled.
+    pub dialled: Option<Timestamp>,
+    /// Until when the server asked to be left alone (`Retry-After`), since the last Ready or wake.
+    pub hint_until: Option<Timestamp>,
     /// The circuit breaker.
     pub breaker: Breaker,
     /// Whether a catalogue is published.
@@ -75,6 +81,7 @@ impl Stats {
         failures: 0,
         failures_in_a_row: 0,
         pings: 0,
+        asks: 0,
         no_replies: 0,
         breaker_opened: 0,
     };
@@ -104,13 +111,10 @@ impl Snapshot {
             }
             State::TransientFailure { .. }
             | State::Parked { .. }
-            | State::Closing { then: Then::Retry { .. } | Then::Park, .. } => {
-                let heeds_callers = parked.is_none_or(ParkReason::heeds_callers);
-                match self.state.next_dial() {
-                    Some(at) if at <= until && heeds_callers => Admission::Wait { next: Some(at) },
-                    retry_at => Admission::Refuse { why: parked.map_or(Refusal::NotInTime, Refusal::Parked), retry_at },
-                }
-            }
+            | State::Closing { then: Then::Retry { .. } | Then::Park, .. } => match self.state.next_dial() {
+                Some(at) if at <= until => Admission::Wait { next: Some(at) },
+                retry_at => Admission::Refuse { why: parked.map_or(Refusal::NotInTime, Refusal::Parked), retry_at },
+            },
             State::Closing { then: Then::Shutdown, .. } | State::Shutdown => {
                 Admission::Refuse { why: Refusal::Shutdown, retry_at: None }
             }
@@ -126,6 +130,9 @@ impl Snapshot {
             start_timeout: self.start_timeout,
             pings: self.pings,
             probe_doublings: self.probe_doublings,
+            failure: self.failure,
+            hint_in: self.hint_until.map(|until| until.since(now)).filter(|left| !left.is_zero()),
+            last_dial_ago: self.dialled.map(|at| now.since(at)),
         }
     }
 }
@@ -159,4 +166,13 @@ pub struct Memory {
     pub pings: PingSupport,
     /// How often the probe interval has doubled.
     pub probe_doublings: u8,
+    /// The last failure since the last Ready, where there was one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub failure: Option<FailureClass>,
+    /// How long the server still asked to be left alone (`Retry-After`).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub hint_in: Option<Duration>,
+    /// How long ago the last dial was. A state file keeps its wall time; where that clock went back since, this is zero.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub last_dial_ago: Option<Duration>,
 }

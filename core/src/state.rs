@@ -75,7 +75,7 @@ impl State {
             Self::TransientFailure { retry_at } => Some(retry_at),
             Self::Parked { probe_at } => probe_at,
             Self::Ready { liveness, rest_at, renew_at, .. } => {
-                [liveness.deadline(), rest_at, renew_at].into_iter().flatten().min()
+                [Some(liveness.deadline()), rest_at, renew_at].into_iter().flatten().min()
             }
         }
     }
@@ -102,8 +102,6 @@ pub enum Then {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Liveness {
-    /// Not by periodic pings: this server has no use for them.
-    Off,
     /// It is asked then, unless something comes in or a call is open.
     Quiet {
         /// When.
@@ -116,7 +114,7 @@ pub enum Liveness {
         /// When the gap ended.
         resumed: Timestamp,
     },
-    /// It was asked.
+    /// It was pinged.
     Asked {
         /// When the first ping that is unanswered was sent.
         since: Timestamp,
@@ -124,17 +122,23 @@ pub enum Liveness {
         deadline: Timestamp,
         /// How many were missed.
         missed: u8,
-        /// Whether a call without a reply is behind it.
-        prompted: bool,
+    },
+    /// It was asked to list something: its silence is the verdict.
+    Listing {
+        /// When the first ping that is unanswered was sent; where there was none, when it was asked.
+        since: Timestamp,
+        /// When it counts as unresponsive.
+        deadline: Timestamp,
     },
 }
 
 impl Liveness {
-    const fn deadline(self) -> Option<Timestamp> {
+    const fn deadline(self) -> Timestamp {
         match self {
-            Self::Off => None,
-            Self::Quiet { ask_at } | Self::Verify { ask_at, .. } => Some(ask_at),
-            Self::Asked { deadline, .. } => Some(deadline),
+            Self::Quiet { ask_at: at }
+            | Self::Verify { ask_at: at, .. }
+            | Self::Asked { deadline: at, .. }
+            | Self::Listing { deadline: at, .. } => at,
         }
     }
 }
@@ -189,9 +193,9 @@ pub enum ParkReason {
     Exhausted,
     /// So did a series of sessions that were never proven.
     Flapping,
-    /// Trying again cannot help.
+    /// Trying again is not expected to help. Probed all the same, and dialled for callers, each time later.
     Permanent,
-    /// A user must log in.
+    /// A user must log in. Neither probed nor dialled for callers.
     NeedsAuth,
     /// Somebody asked for it.
     Requested,
@@ -205,7 +209,7 @@ impl ParkReason {
 
     /// Whether a caller may bring the next dial forward.
     pub(crate) const fn heeds_callers(self) -> bool {
-        matches!(self, Self::Exhausted | Self::Flapping)
+        self.probes()
     }
 
     /// The name used in events, metrics and logs.
@@ -282,16 +286,15 @@ pub enum PingSupport {
     Unknown,
     /// It has answered one.
     Answers,
-    /// It has never answered one, and a session was given up for that.
+    /// It left pings unanswered and answered a listing after them: it is asked to list, each five `keepalive`.
+    #[cfg_attr(feature = "serde", serde(alias = "mute"))]
     Silent,
-    /// It has never answered one, and two sessions in a row were given up for that: it is not asked periodically.
-    Mute,
-    /// It says that it knows no pings: it is not asked periodically.
+    /// It says that it knows no pings: it is asked to list, each five `keepalive`.
     Refuses,
 }
 
 impl PingSupport {
     pub(crate) const fn periodic(self) -> bool {
-        matches!(self, Self::Unknown | Self::Answers | Self::Silent)
+        matches!(self, Self::Unknown | Self::Answers)
     }
 }

@@ -6,9 +6,12 @@ mod policy;
 use core::time::Duration;
 
 use mcp_reconnect_core::{
-    Admission, CloseCause, Config, Epoch, Event, FailureClass, Input, Liveness, Output, Outputs, ParkReason, ReadyFlag,
-    Snapshot, State, Status, Timestamp,
+    Admission, CloseCause, Config, Epoch, Event, FailureClass, Input, Liveness, Output, Outputs, ParkReason,
+    PingSupport, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
+
+/// The longest time that a knob, or a listing, may name.
+const LONGEST_KNOB: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// One call of the machine, as seen from outside.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,10 @@ impl Step {
 
     pub(super) fn ping(&self) -> bool {
         self.out.iter().any(|output| matches!(output, Output::Ping { .. }))
+    }
+
+    pub(super) fn ask(&self) -> bool {
+        self.out.iter().any(|output| matches!(output, Output::Ask { .. }))
     }
 
     pub(super) fn admission(&self) -> Option<Admission> {
@@ -140,8 +147,9 @@ pub(super) enum Why {
 pub(super) struct Asked {
     pub(super) since: Timestamp,
     pub(super) deadline: Timestamp,
+    /// Pings; when it was asked to list, it is too late for more.
     pub(super) pings: u8,
-    pub(super) prompted: bool,
+    pub(super) to_list: bool,
 }
 
 /// The state of a Ready session, as far as rules depend on it.
@@ -151,26 +159,23 @@ pub(super) struct Life {
     pub(super) open: Option<Timestamp>,
     pub(super) asked: Option<Asked>,
     /// When it is asked next, if nothing comes in.
-    pub(super) ask: Option<(Timestamp, Timestamp)>,
+    pub(super) next: Option<(Timestamp, Timestamp)>,
+    /// Whether a call got a result.
+    pub(super) served: bool,
+    /// The latest time at which something was sent that was answered.
+    pub(super) answered_to: Option<Timestamp>,
     /// The end of a suspend since which nothing has come in.
     pub(super) resumed: Option<Timestamp>,
     pub(super) rest_at: Option<Timestamp>,
     pub(super) renew_at: Option<Timestamp>,
 }
 
-/// The server's answers to pings, across its sessions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Pings {
-    pub(super) answered: bool,
-    pub(super) refused: bool,
-    pub(super) mute: bool,
-    /// Verdicts in a row without an answer and without a call behind them.
-    pub(super) verdicts: u8,
-}
-
-impl Pings {
-    pub(super) const fn periodic(self) -> bool {
-        !self.refused && !self.mute
+impl Life {
+    /// It has said something; it is asked next then.
+    pub(super) const fn alive(&mut self, next: Timestamp) {
+        self.asked = None;
+        self.resumed = None;
+        self.next = Some((next, next));
     }
 }
 
@@ -183,6 +188,8 @@ pub(super) struct Model {
     pub(super) next: Option<Window>,
     pub(super) why: Why,
     pub(super) last: Option<(Epoch, Timestamp)>,
+    /// Nobody listened at the last dial.
+    pub(super) refused: bool,
     pub(super) ladder: u32,
     pub(super) outage: Option<Timestamp>,
     pub(super) hint: Duration,
@@ -192,10 +199,16 @@ pub(super) struct Model {
     pub(super) start_timeout: Duration,
     pub(super) parked: Option<ParkReason>,
     pub(super) probes: u32,
+    /// Callers' dials of a park for a permanent failure.
+    pub(super) asks: u32,
     pub(super) published: bool,
     pub(super) strikes: u8,
+    /// The latest time at which one of these was sent.
+    pub(super) struck: Option<Timestamp>,
     pub(super) open_until: Option<Timestamp>,
-    pub(super) pings: Pings,
+    pub(super) pings: PingSupport,
+    /// How long the longest listing of this epoch took.
+    pub(super) listing: Duration,
     pub(super) life: Option<Life>,
     pub(super) status: Status,
     /// The newest epoch that was lost, closed or gone.
@@ -208,6 +221,7 @@ pub(super) struct Expected {
     pub(super) dial: Option<Dial>,
     pub(super) close: Option<CloseCause>,
     pub(super) ping: Option<Sure>,
+    pub(super) ask: Option<Sure>,
     pub(super) publish: Option<Epoch>,
     pub(super) withdraw: bool,
     pub(super) breaker: Option<Option<Timestamp>>,
@@ -241,6 +255,7 @@ impl Model {
             next: None,
             why: Why::Schedule,
             last: None,
+            refused: false,
             ladder: 0,
             outage: None,
             hint: Duration::ZERO,
@@ -250,10 +265,13 @@ impl Model {
             start_timeout: config.connect_timeout(),
             parked: None,
             probes: 0,
+            asks: 0,
             published: false,
             strikes: 0,
+            struck: None,
             open_until: None,
-            pings: Pings::default(),
+            pings: PingSupport::Unknown,
+            listing: Duration::ZERO,
             life: None,
             status: Status::Idle,
             dead: None,
@@ -289,32 +307,46 @@ impl Model {
             Input::Park => self.park(want),
             Input::Shutdown => self.shutdown(want),
             Input::Retune(config) => self.retune(config),
-            Input::Resumed => self.resumed(want),
+            Input::Resumed { by_call } => self.resumed(by_call, want),
             Input::Reached { epoch, flag } if live(epoch) => self.reached(flag, want),
             Input::Lost { epoch, failure } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
-                    self.verdict_of(failure.class);
                     self.failed(failure, step, want);
                     self.close(CloseCause::Failed(failure.class), want);
                 }
             }
             Input::Gone { epoch, failure } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
-                    self.verdict_of(failure.class);
                     self.failed(failure, step, want);
                 }
                 self.ended(want);
             }
-            Input::Traffic { epoch, inbound, answered, oldest } if live(epoch) => {
-                self.traffic(inbound, answered, oldest, want);
+            Input::Traffic { epoch, inbound, answered, served, answered_to, oldest } if live(epoch) => {
+                self.traffic(inbound, oldest);
+                self.answers(answered, served, answered_to, want);
             }
-            Input::NoReply { epoch, sent } if live(epoch) => self.no_reply(sent, want),
+            Input::NoReply { epoch, sent } if live(epoch) => {
+                self.silent(sent, want);
+                self.strike(sent, want);
+            }
+            Input::Silence { epoch, sent } if live(epoch) => self.silent(sent, want),
             Input::PingUnsupported { epoch } if live(epoch) => {
+                let next = self.now + self.config.keepalive() * 5;
                 if let Some(life) = &mut self.life {
-                    self.pings = Pings { refused: true, mute: false, ..self.pings }; // it did answer
-                    life.ask = None;
-                    life.asked = None;
-                    life.resumed = None;
+                    self.pings = PingSupport::Refuses;
+                    life.alive(next); // it did answer
+                }
+            }
+            Input::Pong { epoch } if live(epoch) => self.known(PingSupport::Answers),
+            Input::ServerChanged { epoch } if live(epoch) => self.known(PingSupport::Unknown),
+            Input::Listed { epoch, took } if live(epoch) => {
+                if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
+                    self.listing = self.listing.max(took.min(LONGEST_KNOB));
+                }
+            }
+            Input::Renew { epoch } if live(epoch) => {
+                if let Some(life) = &mut self.life {
+                    life.renew_at = Some(self.now);
                 }
             }
             Input::Reached { .. }
@@ -322,6 +354,11 @@ impl Model {
             | Input::Gone { .. }
             | Input::Traffic { .. }
             | Input::NoReply { .. }
+            | Input::Silence { .. }
+            | Input::Pong { .. }
+            | Input::ServerChanged { .. }
+            | Input::Listed { .. }
+            | Input::Renew { .. }
             | Input::PingUnsupported { .. } => {}
         }
     }
@@ -353,11 +390,11 @@ impl Model {
             next.from = drawn;
             next.to = drawn;
         }
-        if let (Some(Life { ask: Some(ask), .. }), State::Ready { liveness, .. }) = (&mut self.life, step.after.state)
+        if let (Some(Life { next: Some(next), .. }), State::Ready { liveness, .. }) = (&mut self.life, step.after.state)
             && let Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } = liveness
-            && (ask.0..=ask.1).contains(&ask_at)
+            && (next.0..=next.1).contains(&ask_at)
         {
-            *ask = (ask_at, ask_at);
+            *next = (ask_at, ask_at);
         }
     }
 
@@ -365,8 +402,13 @@ impl Model {
         if self.parked.is_some() && self.why == Why::Schedule {
             self.probes += 1;
         }
+        if self.parked == Some(ParkReason::Permanent) && self.why == Why::Caller {
+            self.asks += 1;
+        }
         self.phase = Phase::Dialling { epoch, deadline: self.now + self.config.connect_timeout_max(), flags: 0 };
         self.last = Some((epoch, self.now));
+        self.refused = false;
+        self.listing = Duration::ZERO;
         self.why = Why::Schedule;
         self.next = None;
     }
@@ -383,16 +425,19 @@ impl Model {
         self.parked = None;
         self.why = Why::Schedule;
         self.no_hint();
+        self.asks = 0;
         self.class = None;
         self.published = true;
         want.publish = Some(epoch);
         self.answer(want);
-        let keepalive = self.config.keepalive();
+        let interval = self.interval();
         self.life = Some(Life {
             heard: self.now,
             open: None,
+            served: false,
+            answered_to: None,
             asked: None,
-            ask: self.pings.periodic().then(|| (self.now + keepalive, self.now + keepalive + keepalive / 5)),
+            next: Some((self.now + interval, self.now + interval + interval / 5)),
             resumed: None,
             rest_at: self.config.idle_timeout().map(|idle| self.now + idle),
             renew_at: self.config.max_lifetime().map(|age| self.now + age),

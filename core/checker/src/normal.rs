@@ -34,23 +34,20 @@ impl Model {
         self.demand = view.future(self.demand);
         self.probes = self.probes.min(frame.probes.into());
         self.open_until = self.open_until.map(|at| view.due(at));
-        let pings = &mut self.pings;
-        if pings.answered || pings.refused {
-            pings.verdicts = 0;
-        }
-        pings.answered &= !pings.refused;
+        self.struck = self.struck.map(|at| view.sent(at));
         if let Some(life) = &mut self.life {
             let question = life.asked.map(|asked| asked.since).or(life.resumed);
             let [heard, open, question] = view.ranked([Some(life.heard), life.open, question]);
             life.heard = heard.unwrap_or(View::NOW);
             life.open = open;
+            life.answered_to = life.answered_to.map(|at| view.sent(at));
             let question = question.unwrap_or(View::NOW);
             if let Some(asked) = &mut life.asked {
                 asked.since = question;
                 asked.deadline = view.due(asked.deadline);
             }
             life.resumed = life.resumed.map(|_| question);
-            life.ask = life.ask.map(|(from, to)| (view.due(from), view.due(to)));
+            life.next = life.next.map(|(from, to)| (view.due(from), view.due(to)));
             life.rest_at = life.rest_at.map(|at| view.due(at));
             life.renew_at = life.renew_at.map(|at| view.due(at));
         }
@@ -105,7 +102,7 @@ impl Checker {
         if let Some(patient) = &mut self.patient {
             patient.set_pings(PingSupport::Refuses);
         }
-        self.model.pings.refused = true;
+        self.model.pings = PingSupport::Refuses;
         self
     }
 

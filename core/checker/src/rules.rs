@@ -24,6 +24,11 @@ const fn epoch_of(input: Input) -> Option<Epoch> {
         | Input::Gone { epoch, .. }
         | Input::Traffic { epoch, .. }
         | Input::NoReply { epoch, .. }
+        | Input::Silence { epoch, .. }
+        | Input::Pong { epoch }
+        | Input::ServerChanged { epoch }
+        | Input::Listed { epoch, .. }
+        | Input::Renew { epoch }
         | Input::PingUnsupported { epoch } => Some(epoch),
         Input::Tick
         | Input::Connect { .. }
@@ -31,7 +36,7 @@ const fn epoch_of(input: Input) -> Option<Epoch> {
         | Input::Park
         | Input::Shutdown
         | Input::Retune(_)
-        | Input::Resumed => None,
+        | Input::Resumed { .. } => None,
     }
 }
 
@@ -137,10 +142,11 @@ fn r03(look: &Look<'_>) {
     }
     let step = look.step;
     type Kind = (&'static str, fn(Output) -> bool);
-    let at_most_once: [Kind; 7] = [
+    let at_most_once: [Kind; 8] = [
         ("Dial", |output| matches!(output, Output::Dial { .. })),
         ("Close", |output| matches!(output, Output::Close { .. })),
         ("Ping", |output| matches!(output, Output::Ping { .. })),
+        ("Ask", |output| matches!(output, Output::Ask { .. })),
         ("Publish", |output| matches!(output, Output::Publish { .. })),
         ("Withdraw", |output| matches!(output, Output::Withdraw)),
         ("Admit", |output| matches!(output, Output::Admit(_))),
@@ -155,6 +161,7 @@ fn r03(look: &Look<'_>) {
         Output::Dial { .. }
         | Output::Close { .. }
         | Output::Ping { .. }
+        | Output::Ask { .. }
         | Output::Publish { .. }
         | Output::Withdraw
         | Output::Event(_) => 0,

@@ -113,6 +113,9 @@ fn config(mut bits: Bits, mut more: Bits) -> Config {
             .park_after(millis(more.one([1_000, 5_000, 60_000])))
             .retry_after_max(millis(more.one([2_000, 60_000, 900_000])));
     }
+    // Knobs that came later, in the order in which they came: what an input draws before them stays as it was.
+    builder =
+        builder.demand_backoff(millis(more.one([200, 0, 50, 10]))).refused_interval(millis(more.one([25, 0, 5, 500])));
     builder.build().unwrap_or_default()
 }
 
@@ -171,7 +174,13 @@ impl<'a> Walk<'a> {
         let (word, rest) = self.words.split_first_chunk()?;
         self.words = rest;
         let bits = Bits(u64::from_le_bytes(*word));
-        Some(if self.honest { self.correct(bits, machine) } else { self.anything(bits, machine) })
+        Some(if self.honest {
+            let mut last = Bits(bits.0.rotate_left(20));
+            let (at, input) = self.correct(bits, machine);
+            (at, self.newer(&mut last, input, machine.snapshot().state))
+        } else {
+            self.anything(bits, machine)
+        })
     }
 
     fn anything(&mut self, mut bits: Bits, machine: &ConnectionMachine) -> (Timestamp, Input) {
@@ -185,7 +194,7 @@ impl<'a> Walk<'a> {
         let input = self.any_input(&mut bits, state);
         let at = self.any_time(&mut bits, machine.next_timeout());
         self.now = self.now.max(at);
-        (at, input)
+        (at, self.newer(&mut bits, input, state))
     }
 
     fn any_time(&self, bits: &mut Bits, due: Option<Timestamp>) -> Timestamp {
@@ -213,7 +222,7 @@ impl<'a> Walk<'a> {
         match (state, bits.pick(64)) {
             (_, 0) => self.rare(bits),
             (_, 1 | 2) => Input::Park,
-            (_, 3..=5) => Input::Resumed,
+            (_, 3..=5) => Input::Resumed { by_call: false },
             (_, 6 | 7) => bits.wake(),
             (_, 8..=11) => Input::Connect { until: self.patience(bits) },
             (State::Connecting { ready, .. }, 18..=39) => {
@@ -261,7 +270,9 @@ impl<'a> Walk<'a> {
 
     fn any_traffic(&self, bits: &mut Bits, epoch: Epoch) -> Input {
         let oldest = (bits.pick(3) == 0).then(|| self.near(bits));
-        Input::Traffic { epoch, answered: bits.pick(4) == 0, oldest, inbound: self.near(bits) }
+        let answered = bits.pick(4) == 0;
+        let inbound = self.near(bits);
+        Input::Traffic { epoch, inbound, answered, served: false, answered_to: None, oldest }
     }
 
     /// A time at, before or after now.
@@ -291,7 +302,7 @@ impl<'a> Walk<'a> {
         }
         if bits.pick(40) == 0 {
             self.now = self.now + Duration::from_secs(bits.one([10, 3_600, 30_000]));
-            return (self.now, Input::Resumed);
+            return (self.now, Input::Resumed { by_call: false });
         }
         let far = self.now + Duration::from_secs(1_000);
         let due = machine.next_timeout().unwrap_or(far).max(self.now);
@@ -367,8 +378,75 @@ impl<'a> Walk<'a> {
         if at == due {
             self.tick_at = Some(at);
         }
-        (at, Input::Traffic { epoch, inbound: self.inbound, answered, oldest: self.oldest })
+        let traffic = Input::Traffic {
+            epoch,
+            inbound: self.inbound,
+            answered,
+            served: false,
+            answered_to: None,
+            oldest: self.oldest,
+        };
+        (at, traffic)
     }
+
+    /// What came into inputs later: drawn last, so that what an input draws before it stays as it was.
+    fn newer(&self, bits: &mut Bits, input: Input, state: State) -> Input {
+        match input {
+            Input::Lost { epoch, failure } => Input::Lost { epoch, failure: newer_class(bits, failure) },
+            Input::Gone { epoch, failure } => Input::Gone { epoch, failure: newer_class(bits, failure) },
+            Input::Traffic { epoch, inbound, answered, oldest, .. } => {
+                let served = bits.pick(4) == 0 && (answered || !self.honest);
+                let answered_to = bits.one([false, true]).then(|| self.near(bits));
+                let answered_to = answered_to.map(|to| if self.honest { to.min(inbound) } else { to });
+                Input::Traffic { epoch, inbound, answered, served, answered_to, oldest }
+            }
+            Input::NoReply { epoch, sent } if bits.pick(4) == 0 => Input::Silence { epoch, sent },
+            Input::Resumed { .. } => Input::Resumed { by_call: bits.pick(4) == 0 },
+            Input::Tick if bits.pick(3) == 0 => self.newer_report(bits, state).unwrap_or(input),
+            Input::Tick
+            | Input::Connect { .. }
+            | Input::Wake(_)
+            | Input::Park
+            | Input::Shutdown
+            | Input::Retune(_)
+            | Input::Reached { .. }
+            | Input::NoReply { .. }
+            | Input::Silence { .. }
+            | Input::PingUnsupported { .. }
+            | Input::Pong { .. }
+            | Input::Listed { .. }
+            | Input::Renew { .. }
+            | Input::ServerChanged { .. } => input,
+        }
+    }
+
+    /// Reports that came later, in place of a tick.
+    fn newer_report(&self, bits: &mut Bits, state: State) -> Option<Input> {
+        let stale = !self.honest && bits.pick(8) == 0;
+        let live = state.live_epoch().or_else(|| (!self.honest).then_some(Epoch::FIRST))?;
+        let epoch = if stale { Epoch::new(bits.pick(64))? } else { live };
+        let took = Duration::from_millis(bits.one([1, 400, 15_000, 400_000]));
+        Some(match (state, bits.pick(8)) {
+            (State::Connecting { .. }, 0..=2) => Input::ServerChanged { epoch },
+            (State::Connecting { .. } | State::Ready { .. }, 3 | 4) => Input::Listed { epoch, took },
+            (State::Ready { .. }, 5) => Input::Renew { epoch },
+            (State::Ready { .. }, _) => Input::Pong { epoch },
+            (State::Connecting { .. } | State::Closing { .. }, _) if self.honest => return None,
+            (_, 0..=3) => Input::Pong { epoch },
+            (_, 4) => Input::Renew { epoch },
+            (_, 5) => Input::ServerChanged { epoch },
+            _ => Input::Listed { epoch, took },
+        })
+    }
+}
+
+fn newer_class(bits: &mut Bits, failure: Failure) -> Failure {
+    use FailureClass::{Refused, Transport, Unauthorized};
+    let class = match failure.class {
+        Transport => bits.one([Transport, Refused, Refused, Unauthorized]),
+        class => class,
+    };
+    Failure { class, ..failure }
 }
 
 fn missing(ready: ReadyFlags) -> ReadyFlag {

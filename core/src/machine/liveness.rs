@@ -12,8 +12,11 @@ impl ConnectionMachine {
         self.parked = None;
         self.purpose = Purpose::Schedule;
         self.hint = Hint::NONE;
+        self.demand_doublings = 0;
         self.failure = None;
         self.published = true;
+        self.served = false;
+        self.answered_to = Timestamp::ZERO;
         self.stats.sessions += 1;
         out.push(Output::Publish { epoch }); // R16
         self.close_breaker(out);
@@ -30,17 +33,25 @@ impl ConnectionMachine {
 
     /// The first question comes up to 20 % late, so that sessions that began together are not asked together.
     fn first_question(&mut self) -> Liveness {
-        if !self.pings.periodic() {
-            return Liveness::Off;
-        }
-        let late = self.rng.up_to(nanos(self.config.keepalive()) / 5);
-        Liveness::Quiet { ask_at: self.now + self.config.keepalive() + Duration::from_nanos(late) }
+        let interval = self.interval();
+        let late = self.rng.up_to(nanos(interval) / 5);
+        Liveness::Quiet { ask_at: self.now + interval + Duration::from_nanos(late) }
     }
 
-    /// A session that was Ready long enough refunds ladder, outage clock and probe interval; nothing else does.
-    pub(super) fn leave_ready(&mut self) {
-        if let State::Ready { since, .. } = self.state
-            && self.now.since(since) >= self.config.stable_after()
+    /// How long nothing may come in before the session is asked.
+    pub(super) fn interval(&self) -> Duration {
+        let keepalive = self.config.keepalive();
+        if self.pings.periodic() { keepalive } else { keepalive * 5 }
+    }
+
+    /// A proven session refunds ladder, outage clock and probe interval; nothing else does. Proven is one that was Ready
+    /// long enough; where the server disowned it, it must have given a result to a call, or said anything when it was
+    /// that old: a server that greets everybody and then knows nobody has proven nothing.
+    pub(super) fn leave_ready(&mut self, by: Option<FailureClass>) {
+        let stable = self.config.stable_after();
+        if let State::Ready { since, inbound, .. } = self.state
+            && self.now.since(since) >= stable
+            && (by != Some(FailureClass::SessionGone) || self.served || inbound.since(since) >= stable)
         {
             self.failures = 0; // R13
             self.outage_since = None;
@@ -49,53 +60,54 @@ impl ConnectionMachine {
         }
     }
 
-    pub(super) fn on_traffic(
-        &mut self,
-        from: Epoch,
-        heard: Timestamp,
-        answered: bool,
-        open: Option<Timestamp>,
-        out: &mut Outputs,
-    ) {
-        let State::Ready { epoch, inbound, oldest, liveness, .. } = &mut self.state else { return };
-        if *epoch != from {
-            return;
-        }
+    /// Anything that came in since the session was asked is life. Where pings were unanswered until a listing was asked,
+    /// the server is asked to list from then on.
+    pub(super) fn on_traffic(&mut self, heard: Timestamp, open: Option<Timestamp>) {
+        let State::Ready { inbound, oldest, liveness, .. } = &mut self.state else { return };
         *inbound = (*inbound).max(heard.min(self.now));
         *oldest = open;
-        let heard = *inbound;
-        let next = heard + self.config.keepalive();
-        match *liveness {
-            Liveness::Off => {}
-            Liveness::Quiet { ask_at } => *liveness = Liveness::Quiet { ask_at: ask_at.max(next) },
-            Liveness::Verify { resumed, .. } if heard < resumed => {}
-            Liveness::Asked { since, .. } if heard < since => {}
-            Liveness::Verify { .. } => *liveness = self.pings.watch(next), // R19
-            Liveness::Asked { .. } => {
-                self.pings = self.pings.answered();
-                *liveness = self.pings.watch(next);
+        let (heard, asked) = (*inbound, *liveness);
+        let soonest = match asked {
+            Liveness::Quiet { ask_at } => ask_at,
+            Liveness::Verify { resumed: since, .. }
+            | Liveness::Asked { since, .. }
+            | Liveness::Listing { since, .. }
+                if heard < since =>
+            {
+                return;
             }
-        }
+            Liveness::Verify { .. } | Liveness::Asked { .. } => Timestamp::ZERO, // R19
+            Liveness::Listing { .. } => {
+                self.pings = if self.pings.periodic() { PingSupport::Silent } else { self.pings };
+                Timestamp::ZERO
+            }
+        };
+        self.watch(Liveness::Quiet { ask_at: soonest.max(heard + self.interval()) });
+    }
+
+    /// An answered call is use, and clears the strikes; so does an answer to anything that was sent later than they were.
+    pub(super) fn on_answers(&mut self, answered: bool, answered_to: Option<Timestamp>, out: &mut Outputs) {
+        let State::Ready { inbound, .. } = self.state else { return };
         if answered {
-            self.used(heard);
+            self.used(inbound);
+        }
+        self.answered_to = self.answered_to.max(answered_to.unwrap_or_default().min(self.now));
+        if answered || self.answered_to > self.struck {
+            // R21
             self.close_breaker(out);
         }
     }
 
+    /// A call ended unanswered. A strike, unless the server has answered what was sent after it: strikes are for the deaf.
     pub(super) fn on_no_reply(&mut self, from: Epoch, sent: Timestamp, out: &mut Outputs) {
-        let State::Ready { epoch, inbound, liveness, .. } = self.state else { return };
-        if epoch != from {
+        if !self.prompt(from, sent, out) {
             return;
         }
-        match liveness {
-            Liveness::Asked { since, deadline, missed, .. } if inbound <= sent => {
-                self.watch(Liveness::Asked { since, deadline, missed, prompted: true });
-            }
-            // R20
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } if inbound <= sent => self.ask(true, out),
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
-        }
         self.stats.no_replies += 1;
+        if self.answered_to > sent {
+            return;
+        }
+        self.struck = self.struck.max(sent.min(self.now));
         if self.breaker.strike(self.now, self.config.breaker_strikes(), self.config.breaker_open()) {
             self.stats.breaker_opened += 1; // R21
             let open_until = Some(self.now + self.config.breaker_open());
@@ -103,27 +115,51 @@ impl ConnectionMachine {
         }
     }
 
+    /// Asks a session on which nothing has come in since that call was sent. False for another than the live one.
+    pub(super) fn prompt(&mut self, from: Epoch, sent: Timestamp, out: &mut Outputs) -> bool {
+        let State::Ready { epoch, inbound, liveness, .. } = self.state else { return false };
+        if epoch != from {
+            return false;
+        }
+        if let (Liveness::Quiet { .. } | Liveness::Verify { .. }, true) = (liveness, inbound <= sent) {
+            self.ping(self.now, 0, out); // R20
+        }
+        true
+    }
+
+    /// The server knows no pings. It said so now, which is life.
     pub(super) fn on_ping_unsupported(&mut self, from: Epoch) {
-        if let State::Ready { epoch, liveness, .. } = &mut self.state
-            && *epoch == from
+        if let State::Ready { epoch, .. } = self.state
+            && epoch == from
         {
             self.pings = PingSupport::Refuses;
-            *liveness = Liveness::Off;
+            self.watch(Liveness::Quiet { ask_at: self.now + self.interval() });
         }
     }
 
-    pub(super) fn on_resumed(&mut self) {
+    /// Something is known about pings, or nothing any more.
+    pub(super) fn on_pings(&mut self, of: Epoch, pings: PingSupport) {
+        if !self.is_up(of) {
+            return;
+        }
+        self.pings = pings;
+        let next = self.now + self.interval();
+        if let State::Ready { liveness: Liveness::Quiet { ask_at }, .. } = &mut self.state {
+            *ask_at = next.min(*ask_at);
+        }
+    }
+
+    pub(super) fn on_resumed(&mut self, by_call: bool) {
         if let Some(since) = &mut self.outage_since {
             *since = self.now; // R18
         }
-        match &mut self.state {
-            State::Ready { liveness, .. } if self.pings != PingSupport::Mute => {
-                let spread = self.rng.up_to(nanos(self.config.redial_spread()));
-                // R18
-                *liveness = Liveness::Verify { ask_at: self.now + Duration::from_nanos(spread), resumed: self.now };
+        match self.state {
+            State::Ready { .. } => {
+                let spread = if by_call { 0 } else { self.rng.up_to(nanos(self.config.redial_spread())) };
+                self.watch(Liveness::Verify { ask_at: self.now + Duration::from_nanos(spread), resumed: self.now });
             }
             State::TransientFailure { .. } | State::Parked { .. } => self.bring_forward(), // R18
-            State::Idle | State::Connecting { .. } | State::Ready { .. } | State::Closing { .. } | State::Shutdown => {}
+            State::Idle | State::Connecting { .. } | State::Closing { .. } | State::Shutdown => {}
         }
     }
 
@@ -140,27 +176,39 @@ impl ConnectionMachine {
     pub(super) fn on_ready_due(&mut self, out: &mut Outputs) {
         let State::Ready { epoch, liveness, oldest, .. } = self.state else { return };
         let due = |at: Timestamp| at <= self.now;
+        // A server that works on a call may be too busy to answer.
+        let busy = |since| oldest.is_some_and(|sent| sent < since);
         match liveness {
             Liveness::Quiet { ask_at } if due(ask_at) && oldest.is_some() => {
-                self.watch(Liveness::Quiet { ask_at: self.now + self.config.keepalive() });
+                self.watch(Liveness::Quiet { ask_at: self.now + self.interval() });
             }
-            Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => self.ask(false, out), // R19
-            Liveness::Asked { since, deadline, missed, prompted } if due(deadline) => {
-                if oldest.is_some_and(|sent| sent < since) {
-                    // R19
-                    // A server that works on a call may be too busy to answer.
-                    let deadline = self.now + self.config.ping_timeout();
-                    self.watch(Liveness::Asked { since, deadline, missed, prompted });
-                } else if missed + 1 < self.config.ping_misses() {
-                    self.ping(since, missed + 1, prompted, out);
+            Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } if due(ask_at) => {
+                if self.pings.periodic() {
+                    self.ping(self.now, 0, out)
                 } else {
-                    self.note_verdict(FailureClass::Unresponsive);
-                    let then = self.plan(FailureClass::Unresponsive.into(), out);
+                    self.ask(self.now, out) // R19
+                }
+            }
+            Liveness::Asked { since, deadline, missed } if due(deadline) => {
+                if busy(since) {
+                    let deadline = self.now + self.config.ping_timeout();
+                    self.watch(Liveness::Asked { since, deadline, missed });
+                } else if missed + 1 < self.config.ping_misses() {
+                    self.ping(since, missed + 1, out);
+                } else {
+                    self.ask(since, out);
+                }
+            }
+            Liveness::Listing { since, deadline } if due(deadline) => {
+                if busy(since) {
+                    self.watch(Liveness::Listing { since, deadline: self.now + self.patience() });
+                } else {
+                    let then = self.plan(FailureClass::Unresponsive.into(), out); // R19
                     self.enter_closing(epoch, CloseCause::Failed(FailureClass::Unresponsive), then, out);
                     return;
                 }
             }
-            Liveness::Off | Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } => {}
+            Liveness::Quiet { .. } | Liveness::Verify { .. } | Liveness::Asked { .. } | Liveness::Listing { .. } => {}
         }
         let later = self.now + self.config.keepalive();
         let State::Ready { rest_at, renew_at, .. } = &mut self.state else { return };
@@ -168,11 +216,11 @@ impl ConnectionMachine {
             // R24
             (Some(at), _) | (_, Some(at)) if *at <= self.now && oldest.is_some() => *at = later,
             (Some(at), _) if *at <= self.now => {
-                self.leave_ready();
+                self.leave_ready(None);
                 self.enter_closing(epoch, CloseCause::Idle, Then::Rest, out);
             }
             (_, Some(at)) if *at <= self.now => {
-                self.leave_ready();
+                self.leave_ready(None);
                 let at = self.wake_time();
                 self.enter_closing(epoch, CloseCause::Lifetime, Then::Retry { at }, out);
             }
@@ -180,23 +228,23 @@ impl ConnectionMachine {
         }
     }
 
-    /// A session is given up as unresponsive, by us or by a link whose pings failed.
-    pub(super) fn note_verdict(&mut self, class: FailureClass) {
-        if let (FailureClass::Unresponsive, State::Ready { liveness, .. }) = (class, self.state) {
-            let prompted = matches!(liveness, Liveness::Asked { prompted: true, .. });
-            self.pings = self.pings.silent(prompted); // R19
-        }
-    }
-
-    fn ask(&mut self, prompted: bool, out: &mut Outputs) {
-        self.ping(self.now, 0, prompted, out);
-    }
-
-    fn ping(&mut self, since: Timestamp, missed: u8, prompted: bool, out: &mut Outputs) {
+    fn ping(&mut self, since: Timestamp, missed: u8, out: &mut Outputs) {
         let State::Ready { epoch, .. } = self.state else { return };
         self.stats.pings += 1;
         out.push(Output::Ping { epoch });
-        self.watch(Liveness::Asked { since, deadline: self.now + self.config.ping_timeout(), missed, prompted });
+        self.watch(Liveness::Asked { since, deadline: self.now + self.config.ping_timeout(), missed });
+    }
+
+    fn ask(&mut self, since: Timestamp, out: &mut Outputs) {
+        let State::Ready { epoch, .. } = self.state else { return };
+        self.stats.asks += 1;
+        out.push(Output::Ask { epoch });
+        self.watch(Liveness::Listing { since, deadline: self.now + self.patience() });
+    }
+
+    /// How long a listing may stay unanswered.
+    fn patience(&self) -> Duration {
+        self.config.ping_timeout().max(self.listing * 2)
     }
 
     fn watch(&mut self, by: Liveness) {
@@ -206,32 +254,9 @@ impl ConnectionMachine {
     }
 
     fn close_breaker(&mut self, out: &mut Outputs) {
+        self.struck = Timestamp::ZERO;
         if self.breaker.close() {
             out.push(Output::Event(Event::BreakerChanged { open_until: None }));
-        }
-    }
-}
-
-impl PingSupport {
-    /// How a session is watched until `ask_at`.
-    const fn watch(self, ask_at: Timestamp) -> Liveness {
-        if self.periodic() { Liveness::Quiet { ask_at } } else { Liveness::Off }
-    }
-
-    const fn answered(self) -> Self {
-        match self {
-            Self::Unknown | Self::Answers | Self::Silent => Self::Answers,
-            Self::Mute | Self::Refuses => self,
-        }
-    }
-
-    /// A session was given up for unanswered pings; `prompted`: a call without a reply was behind them.
-    const fn silent(self, prompted: bool) -> Self {
-        match (self, prompted) {
-            (Self::Unknown, false) => Self::Silent,
-            (Self::Silent, false) => Self::Mute,
-            (Self::Silent, true) => Self::Unknown,
-            (Self::Unknown, true) | (Self::Answers | Self::Mute | Self::Refuses, _) => self,
         }
     }
 }

@@ -27,6 +27,8 @@ impl ConnectionMachine {
         if let Breaker::Open { until } = &mut self.breaker {
             *until = view.due(*until);
         }
+        self.struck = view.sent(self.struck);
+        self.answered_to = view.sent(self.answered_to);
         self.stats = Stats::ZERO;
         self.now = View::NOW;
         self.since = self.now; // only ever told

@@ -8,6 +8,9 @@ use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::time::nanos;
 
+/// The longest step of the ladder while a caller waits and nobody listens, in nanoseconds.
+const QUICK_MAX: u64 = 3_000_000_000;
+
 /// What the next dial is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Purpose {
@@ -23,7 +26,7 @@ pub(super) enum Purpose {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Hint {
     /// The longest so far: a later shorter one never shortens.
-    longest: Duration,
+    pub(super) longest: Duration,
     /// No dial but a wake's comes before.
     pub(super) until: Option<Timestamp>,
 }
@@ -36,18 +39,19 @@ impl ConnectionMachine {
     /// Notes a failed dial or session and decides what follows the close.
     pub(super) fn plan(&mut self, failure: Failure, out: &mut Outputs) -> Then {
         let was_ready = matches!(self.state, State::Ready { .. });
-        self.leave_ready();
+        self.refused = failure.class == FailureClass::Refused && !was_ready;
+        self.leave_ready(Some(failure.class));
         let begins_outage = self.note(failure);
         let (reason, gives_up) = match failure.class {
             FailureClass::Permanent => (ParkReason::Permanent, true),
             FailureClass::NeedsAuth => (ParkReason::NeedsAuth, true),
+            FailureClass::Unauthorized => (ParkReason::Permanent, false),
             FailureClass::Transport
             | FailureClass::SessionGone
             | FailureClass::RateLimited
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => {
-                (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false)
-            }
+            | FailureClass::Unresponsive
+            | FailureClass::Refused => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
         };
         if let Purpose::Wake(_) = self.purpose {
             self.failures = self.failures.saturating_add(1); // R11
@@ -59,22 +63,38 @@ impl ConnectionMachine {
         }
         let limited = failure.class == FailureClass::RateLimited;
         let wait = if was_ready && begins_outage {
-            // R13
-            let spread = if failure.class == FailureClass::Transport { nanos(self.config.redial_spread()) } else { 0 };
-            Duration::from_nanos(self.rng.up_to(spread))
+            let spread = if failure.class.spreads() { nanos(self.config.redial_spread()) } else { 0 };
+            Duration::from_nanos(self.rng.up_to(spread)) // R13
         } else {
-            let demanded = !limited && self.demand.is_some_and(|until| until > self.now);
-            let cap = if demanded { nanos(self.config.demand_interval()) } else { u64::MAX }; // R14
-            let ladder = Backoff { first: nanos(self.config.backoff()), max: nanos(self.config.backoff_max()) };
-            let wait = ladder.wait(self.failures, cap, &mut self.rng); // R12
-            self.failures = self.failures.saturating_add(1);
-            wait
+            let step = self.climb(!limited && self.demand.is_some_and(|until| until > self.now));
+            self.rng.upper_half(step) // R12
         };
         let at = self.no_earlier(self.now + wait);
         match self.outage_since {
             Some(since) if at > since + self.config.park_after() && !limited => self.park(reason, out), // R16
             Some(_) | None => Then::Retry { at },
         }
+    }
+
+    /// The next step of the ladder; `demanded`: a caller waits. Quick steps are none of the ladder's: who comes after
+    /// these callers finds it as if they had not been there.
+    fn climb(&mut self, demanded: bool) -> u64 {
+        let cap = if demanded { nanos(self.config.demand_interval()) } else { u64::MAX }; // R14
+        let ladder = Backoff { first: nanos(self.config.backoff()), max: nanos(self.config.backoff_max()) };
+        let step = ladder.step(self.failures).min(cap);
+        if let Some(quick) = self.quick_step(self.now).filter(|quick| demanded && *quick < step) {
+            return quick;
+        }
+        self.failures = self.failures.saturating_add(1);
+        step
+    }
+
+    /// While a caller waits and nobody listens, a step is as long as the outage is old at this time, from
+    /// `demand_backoff` up to 3 s.
+    fn quick_step(&self, at: Timestamp) -> Option<u64> {
+        let first = nanos(self.config.demand_backoff());
+        let quick = self.failure == Some(FailureClass::Refused) && self.parked.is_none() && first > 0;
+        quick.then(|| nanos(at.since(self.outage_since.unwrap_or(at))).min(QUICK_MAX).max(first))
     }
 
     /// Keeps the failure, its hint, and the outage clock. True if an outage began.
@@ -116,17 +136,27 @@ impl ConnectionMachine {
 
     /// When a server that parks now is probed: up to 20 % late, and never before a hint is over.
     pub(super) fn probe_time(&mut self) -> Timestamp {
-        let probe = Backoff { first: nanos(self.config.park_probe()), max: nanos(self.config.park_probe_max()) };
-        let interval = probe.step(self.probe_doublings.into());
+        let interval = self.probe_interval();
         let late = self.rng.up_to(interval / 5); // R17
         self.no_earlier(self.now + Duration::from_nanos(interval + late))
     }
 
+    fn probe_interval(&self) -> u64 {
+        let probe = Backoff { first: nanos(self.config.park_probe()), max: nanos(self.config.park_probe_max()) };
+        probe.step(self.probe_doublings.into())
+    }
+
     /// A parked server's timer: its own probe, unless a caller or a wake brought the dial forward.
     pub(super) fn dial_parked(&mut self, out: &mut Outputs) {
-        if self.purpose == Purpose::Schedule {
-            self.probe_doublings = self.probe_doublings.saturating_add(1); // R17
-            self.stats.probes += 1;
+        match self.purpose {
+            Purpose::Schedule => {
+                self.probe_doublings = self.probe_doublings.saturating_add(1); // R17
+                self.stats.probes += 1;
+            }
+            Purpose::Caller if self.parked == Some(ParkReason::Permanent) => {
+                self.demand_doublings = self.demand_doublings.saturating_add(1);
+            }
+            Purpose::Caller | Purpose::Wake(_) => {}
         }
         self.dial(out);
     }
@@ -138,6 +168,8 @@ impl ConnectionMachine {
         self.purpose = Purpose::Schedule;
         self.epoch = Some(epoch);
         self.dialled = Some(self.now);
+        self.refused = false;
+        self.listing = Duration::ZERO;
         self.stats.dials += 1;
         out.push(Output::Dial { epoch, timeout: self.start_timeout, interactive });
         let deadline = self.now + self.config.connect_timeout_max();
@@ -154,7 +186,7 @@ impl ConnectionMachine {
 
     pub(super) fn on_connect(&mut self) {
         match self.state {
-            State::Idle => self.state = State::TransientFailure { retry_at: self.wake_time() }, // R5
+            State::Idle => self.state = State::TransientFailure { retry_at: self.no_earlier(self.now) }, // R5
             State::Closing { epoch, deadline, then: Then::Rest } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } }; // R11
             }
@@ -167,20 +199,30 @@ impl ConnectionMachine {
         }
     }
 
-    /// A caller makes the next dial come `demand_interval` after the last one, where it was due later.
+    /// A caller makes the next dial come `demand_interval` after the last one, where it was due later; twice as late
+    /// after each such dial of a park for a permanent failure, up to the probe interval. Where nobody listens it finds
+    /// the ladder as if it had been there from the start.
     ///
-    /// Not where the server limits our rate, nor where asking cannot help.
+    /// Not where the server limits our rate, nor where asking cannot help. What is due within `redial_spread` stays: a
+    /// crowd that is spread stays so though callers wait.
     pub(super) fn bring_forward(&mut self) {
         if self.failure == Some(FailureClass::RateLimited) || self.parked.is_some_and(|reason| !reason.heeds_callers())
         {
             return;
         }
-        let soon = self.no_earlier(self.after_last_dial(self.config.demand_interval())); // R14
+        let first = nanos(self.config.demand_interval());
+        let interval = if self.parked == Some(ParkReason::Permanent) {
+            Backoff { first, max: self.probe_interval() }.step(self.demand_doublings.into())
+        } else {
+            self.quick_step(self.dialled.unwrap_or(self.now)).map_or(first, |quick| first.min(quick))
+        };
+        let soon = self.demand_time(Duration::from_nanos(interval)); // R14
+        let near = self.now + self.config.redial_spread();
         match &mut self.state {
             State::TransientFailure { retry_at: at }
             | State::Parked { probe_at: Some(at) }
             | State::Closing { then: Then::Retry { at }, .. }
-                if soon < *at =>
+                if *at > soon.max(near) =>
             {
                 *at = soon;
             }
@@ -212,11 +254,13 @@ impl ConnectionMachine {
             }
         }
         self.hint = Hint::NONE;
+        self.demand_doublings = 0;
         // A user's wake may show a login; a later wake of another kind does not take that back.
         if self.purpose != Purpose::Wake(WakeCause::Operator) {
             self.purpose = Purpose::Wake(cause);
         }
         let at = self.wake_time();
+        let at = self.state.next_dial().map_or(at, |due| at.min(due)); // it may be sooner after a refused one
         match self.state {
             State::Closing { epoch, deadline, .. } => {
                 self.state = State::Closing { epoch, deadline, then: Then::Retry { at } };
@@ -227,9 +271,21 @@ impl ConnectionMachine {
         }
     }
 
-    /// When a dial may come that nothing but the pace holds back.
+    /// When a dial for a wake may come, or any other that nothing but the pace holds back.
     pub(super) fn wake_time(&self) -> Timestamp {
         self.after_last_dial(self.config.min_dial_interval()) // R14
+    }
+
+    /// When a dial of the ladder or of a caller may come.
+    pub(super) fn pace(&self) -> Timestamp {
+        let (pace, refused) = (self.config.min_dial_interval(), self.config.refused_interval());
+        let quick = self.refused && self.parked.is_none() && !refused.is_zero();
+        self.after_last_dial(if quick { pace.min(refused) } else { pace })
+    }
+
+    /// When a dial may come that is due so long after the last one.
+    pub(super) fn demand_time(&self, interval: Duration) -> Timestamp {
+        self.no_earlier(self.after_last_dial(interval))
     }
 
     fn after_last_dial(&self, interval: Duration) -> Timestamp {
@@ -238,6 +294,6 @@ impl ConnectionMachine {
 
     /// `at`, put off by the pace and by the server's hint.
     fn no_earlier(&self, at: Timestamp) -> Timestamp {
-        at.max(self.wake_time()).max(self.hint.until.unwrap_or(self.now)) // R12, R14
+        at.max(self.pace()).max(self.hint.until.unwrap_or(self.now)) // R12, R14
     }
 }

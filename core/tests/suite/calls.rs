@@ -127,3 +127,69 @@ fn looking_at_a_parked_server_does_not_dial_it() {
     }
     assert_eq!(sim.snapshot().state.next_dial(), due);
 }
+
+/// A session whose next sample says so.
+fn answers(sim: &mut Sim, answered_to: f64) {
+    let (epoch, inbound) = (sim.live(), sim.now);
+    let answered_to = Some(at(answered_to));
+    sim.give(Input::Traffic { epoch, inbound, answered: false, served: false, answered_to, oldest: None });
+}
+
+/// One slow tool, called five times at once: its calls end at their deadlines, and the pong to the question that the first
+/// of them asks clears all strikes.
+#[test]
+fn k20_an_answer_to_anything_sent_later_clears_the_strikes() {
+    let mut sim = ready(|_, _| HEALTHY);
+    sim.set_life(Life::Deaf);
+    for sent in [61.0, 61.2, 61.4, 61.6, 61.8] {
+        sim.run_until(at(sent + 30.0));
+        sim.give(Input::NoReply { epoch: sim.live(), sent: at(sent) });
+    }
+    assert!(matches!(sim.snapshot().breaker, Breaker::Open { .. }));
+    answers(&mut sim, 61.8);
+    assert!(matches!(sim.snapshot().breaker, Breaker::Open { .. }), "no later than the newest of them");
+    answers(&mut sim, 61.9);
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 0 });
+    // What was sent before that answer's question is none any more; what was sent after it is.
+    for sent in [61.85, 61.0, 61.89] {
+        sim.give(Input::NoReply { epoch: sim.live(), sent: at(sent) });
+        assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 0 }, "{sent}");
+    }
+    sim.give(Input::NoReply { epoch: sim.live(), sent: at(90.0) });
+    sim.give(Input::NoReply { epoch: sim.live(), sent: at(80.0) });
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 2 });
+    answers(&mut sim, 85.0);
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 2 }, "the newest is the one that was sent last");
+    answers(&mut sim, 91.0);
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 0 });
+    assert_eq!(sim.snapshot().stats.no_replies, 10);
+}
+
+/// What an earlier session answered says nothing of this one.
+#[test]
+fn k20_answers_of_an_earlier_session_do_not_count() {
+    let mut sim = ready(|_, _| HEALTHY);
+    sim.run_until(at(100.0));
+    answers(&mut sim, 100.0);
+    lose(&mut sim);
+    sim.run_until(at(110.0));
+    sim.give(Input::NoReply { epoch: sim.live(), sent: at(99.0) });
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 1 });
+}
+
+/// A user stops an agent whose calls had run for a while: the server is asked, and nothing is held against it.
+#[test]
+fn k20_calls_that_their_callers_drop_are_no_strikes() {
+    let mut sim = ready(|_, _| HEALTHY);
+    sim.set_life(Life::Deaf);
+    let (sent, pings) = (sim.now, sim.pings);
+    sim.run_for(secs(6));
+    for _ in 0..10 {
+        sim.give(Input::Silence { epoch: sim.live(), sent });
+    }
+    let stats = sim.snapshot().stats;
+    assert_eq!((sim.pings, stats.no_replies, stats.breaker_opened), (pings + 1, 0, 0));
+    assert_eq!(sim.snapshot().breaker, Breaker::Closed { strikes: 0 });
+    sim.run_for(secs(90));
+    assert!(sim.dials.len() > 1, "what stays silent is given up");
+}

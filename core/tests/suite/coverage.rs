@@ -25,10 +25,10 @@ const fn state(state: &State) -> &'static str {
         State::Idle => "Idle",
         State::Connecting { ready, .. } if ready.is_empty() => "Connecting, queued",
         State::Connecting { .. } => "Connecting, started",
-        State::Ready { liveness: Liveness::Off, .. } => "Ready, not asked",
         State::Ready { liveness: Liveness::Quiet { .. }, .. } => "Ready, quiet",
         State::Ready { liveness: Liveness::Verify { .. }, .. } => "Ready, after a suspend",
         State::Ready { liveness: Liveness::Asked { .. }, .. } => "Ready, asked",
+        State::Ready { liveness: Liveness::Listing { .. }, .. } => "Ready, asked to list",
         State::Closing { then: Then::Retry { .. }, .. } => "Closing, then Retry",
         State::Closing { then: Then::Park, .. } => "Closing, then Park",
         State::Closing { then: Then::Rest, .. } => "Closing, then Rest",
@@ -48,12 +48,17 @@ const fn input(input: &Input) -> &'static str {
         Input::Park => "Park",
         Input::Shutdown => "Shutdown",
         Input::Retune(_) => "Retune",
-        Input::Resumed => "Resumed",
+        Input::Resumed { .. } => "Resumed",
         Input::Reached { .. } => "Reached",
         Input::Lost { .. } => "Lost",
         Input::Gone { .. } => "Gone",
         Input::Traffic { .. } => "Traffic",
         Input::NoReply { .. } => "NoReply",
+        Input::Silence { .. } => "Silence",
+        Input::Pong { .. } => "Pong",
+        Input::Listed { .. } => "Listed",
+        Input::Renew { .. } => "Renew",
+        Input::ServerChanged { .. } => "ServerChanged",
         Input::PingUnsupported { .. } => "PingUnsupported",
     }
 }
@@ -88,6 +93,7 @@ fn reached(honest: bool) -> BTreeMap<String, u32> {
                     Output::Dial { .. } => "Dial".into(),
                     Output::Close { cause, .. } => format!("Close {cause:?}"),
                     Output::Ping { .. } => "Ping".into(),
+                    Output::Ask { .. } => "Ask".into(),
                     Output::Publish { .. } => "Publish".into(),
                     Output::Withdraw => "Withdraw".into(),
                     Output::Admit(admission) => format!("{admission:?}").split([' ', '(']).take(1).collect(),
@@ -124,10 +130,10 @@ fn walks_reach_every_state_and_input() {
             "state: Idle",
             "state: Connecting, queued",
             "state: Connecting, started",
-            "state: Ready, not asked",
             "state: Ready, quiet",
             "state: Ready, after a suspend",
             "state: Ready, asked",
+            "state: Ready, asked to list",
             "state: Closing, then Retry",
             "state: Closing, then Park",
             "state: Closing, then Rest",
@@ -149,6 +155,11 @@ fn walks_reach_every_state_and_input() {
             "input: Gone",
             "input: Traffic",
             "input: NoReply",
+            "input: Silence",
+            "input: Pong",
+            "input: Listed",
+            "input: Renew",
+            "input: ServerChanged",
             "input: PingUnsupported",
             "input: Retune",
         ];
@@ -159,6 +170,7 @@ fn walks_reach_every_state_and_input() {
             "output: Publish",
             "output: Withdraw",
             "output: Ping",
+            "output: Ask",
             "output: Close Idle",
             "output: Close Lifetime",
             "output: Close Parked",
@@ -178,7 +190,7 @@ fn walks_reach_every_state_and_input() {
         at_least(&counts, 100, &outputs);
         if !honest {
             let pairs = counts.keys().filter(|name| name.starts_with("pair")).count();
-            assert!(pairs >= 170, "only {pairs} of 180 pairs of an input and a state were reached");
+            assert!(pairs >= 250, "only {pairs} of 270 pairs of an input and a state were reached");
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mcp_reconnect_checker::{Checker, Rules, Walk};
 use mcp_reconnect_core::{
-    Config, ConfigError, ConnectionMachine, DialGate, FailureClass, Input, Memory, Output, ParkReason, PingSupport,
-    ReadyFlags, State, Status, Timestamp, WakeCause,
+    Admission, Config, ConfigError, ConnectionMachine, DialGate, Failure, FailureClass, Input, Memory, Output,
+    ParkReason, PingSupport, ReadyFlags, State, Status, Timestamp, WakeCause,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -15,7 +15,7 @@ use crate::sim::{HEALTHY, HOUR, REFUSES, Server, Sim, at, knobs, secs};
 
 #[test]
 fn the_machine_is_small() {
-    assert!(size_of::<ConnectionMachine>() <= 512, "{} bytes", size_of::<ConnectionMachine>());
+    assert!(size_of::<ConnectionMachine>() <= 576, "{} bytes", size_of::<ConnectionMachine>());
 }
 
 /// The jitter of one seed, written down: the same on every target.
@@ -63,31 +63,53 @@ fn restore_goes_on_where_a_parked_machine_stopped() {
     assert_eq!(machine.snapshot().probe_doublings, memory.probe_doublings + 1);
 }
 
-/// A host that is started again and again, with callers waiting each time, does not dial each time.
+/// A host that is started again and again, with callers waiting each time, does not dial each time: not sooner than
+/// `demand_interval` after the last dial of the process before, and where that is not known, after the start.
 #[test]
-fn restore_paces_callers_as_if_it_had_just_dialled() {
+fn restore_paces_callers_by_the_last_dial() {
     for server in [Server::Refuses(secs(0), FailureClass::Transport.into()), Server::Silent] {
         let mut sim = Sim::new(Config::default(), 5, move |_, _| server);
         sim.connect(secs(10));
         sim.run_for(HOUR);
         let memory = sim.snapshot().memory(sim.now);
-        let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), memory);
-        let asked = machine.handle(at(0.0), Input::Connect { until: at(30.0) });
-        assert!(asked.iter().all(|output| !matches!(output, Output::Dial { .. })), "{asked:?}");
-        assert_eq!(machine.next_timeout(), Some(at(5.0)), "`demand_interval` after the start");
+        assert_eq!(memory.last_dial_ago, sim.dials.last().map(|last| sim.now.since(*last)));
+        for (ago, due) in
+            [(None, 105.0), (Some(0), 105.0), (Some(3), 102.0), (Some(4_999), 100.0), (Some(9_999), 100.0)]
+        {
+            let memory = Memory { last_dial_ago: ago.map(secs), ..memory };
+            let mut machine = ConnectionMachine::restore(Config::default(), 6, at(100.0), memory);
+            let asked = machine.handle(at(100.0), Input::Connect { until: at(130.0) });
+            let dialled = asked.iter().any(|output| matches!(output, Output::Dial { .. }));
+            assert_eq!(dialled, due <= 100.0, "{ago:?}: {asked:?}");
+            assert!(dialled || machine.next_timeout() == Some(at(due)), "{ago:?}: {:?}", machine.next_timeout());
+        }
     }
 }
 
 #[test]
-fn restore_keeps_the_reason_and_needs_the_same_wake() {
+fn restore_keeps_the_reason_and_tries_once_what_may_have_been_cured() {
     for (class, reason) in
         [(FailureClass::NeedsAuth, ParkReason::NeedsAuth), (FailureClass::Permanent, ParkReason::Permanent)]
     {
         let sim = parked(class);
-        let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), sim.snapshot().memory(sim.now));
-        assert_eq!(machine.snapshot().status, Status::Parked(reason));
-        let wake = machine.handle(at(1.0), Input::Wake(WakeCause::Credentials));
-        assert!(wake.iter().any(|output| matches!(output, Output::Dial { .. })));
+        let memory = sim.snapshot().memory(sim.now);
+        assert_eq!((memory.failure, memory.hint_in), (Some(class), None));
+        for (ago, due) in [(None, 5.0), (Some(secs(1)), 4.0), (Some(HOUR), 0.0)] {
+            let now = at(50.0);
+            let memory = Memory { last_dial_ago: ago, ..memory };
+            let mut machine = ConnectionMachine::restore(Config::default(), 6, now, memory);
+            assert_eq!(machine.snapshot().status, Status::Parked(reason));
+            let due = now + Duration::from_secs_f64(due);
+            assert_eq!(machine.next_timeout(), Some(due), "one try, {ago:?}");
+            let tick = machine.handle(due, Input::Tick);
+            assert!(tick.iter().any(|output| matches!(output, Output::Dial { interactive: false, .. })), "{tick:?}");
+            let epoch = machine.snapshot().state.live_epoch().expect("a dial");
+            let failed = machine.handle(due, Input::Gone { epoch, failure: class.into() });
+            assert_eq!(failed.wake_at().is_some(), reason.probes(), "and no more by itself where a user is needed");
+            let _asked = machine.handle(due + HOUR, Input::Connect { until: due + 2 * HOUR });
+            let dialled = matches!(machine.snapshot().state, State::Connecting { .. });
+            assert_eq!(dialled, reason.probes(), "nor for a caller");
+        }
     }
     let mut sim = Sim::new(Config::default(), 5, |_, _| HEALTHY);
     sim.give(Input::Park);
@@ -117,12 +139,16 @@ fn restore_cuts_what_is_out_of_range() {
         start_timeout: Duration::ZERO,
         pings: PingSupport::Unknown,
         probe_doublings: 255,
+        failure: None,
+        hint_in: Some(Duration::MAX),
+        last_dial_ago: Some(Duration::MAX),
     };
     let config = Config::default();
     let machine = ConnectionMachine::restore(config, 6, Timestamp::MAX, memory);
     assert_eq!(machine.snapshot().start_timeout, config.connect_timeout());
     let longest = config.park_probe_max().max(config.retry_after_max());
     assert_eq!(machine.next_timeout(), Some(Timestamp::MAX + longest + longest / 5), "as late as a fresh park's probe");
+    assert_eq!(machine.snapshot().hint_until, Some(Timestamp::MAX + config.retry_after_max()));
     let long = Memory { start_timeout: Duration::MAX, ..memory };
     let machine = ConnectionMachine::restore(config, 6, at(0.0), long);
     assert_eq!(machine.snapshot().start_timeout, config.connect_timeout_max());
@@ -139,6 +165,33 @@ fn restore_in_an_outage_dials_when_it_would_have() {
     let due = at(7.0) + memory.next_dial_in.expect("a dial is due");
     assert_eq!(machine.next_timeout(), Some(due));
     assert!(machine.handle(due, Input::Tick).iter().any(|output| matches!(output, Output::Dial { .. })));
+}
+
+/// A rate limit outlives the process: neither its own schedule nor a caller dials before the hint is over, and the
+/// outage clock does not run.
+#[test]
+fn restore_keeps_a_rate_limit() {
+    let hint = Some(secs(600));
+    let limited = Failure { class: FailureClass::RateLimited, retry_after: hint };
+    let mut sim = Sim::new(Config::default(), 5, move |_, _| Server::Refuses(secs(0), limited));
+    sim.connect(secs(10));
+    sim.run_for(secs(100));
+    let memory = sim.snapshot().memory(sim.now);
+    assert_eq!((memory.failure, memory.hint_in), (Some(FailureClass::RateLimited), Some(secs(500))));
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), memory);
+    let asked = machine.handle(at(1.0), Input::Connect { until: at(60.0) });
+    let refused = asked.iter().any(|output| matches!(output, Output::Admit(Admission::Refuse { .. })));
+    assert!(refused, "{asked:?}");
+    assert_eq!(machine.next_timeout(), Some(at(500.0)));
+    let _dial = machine.handle(at(500.0), Input::Tick);
+    let epoch = machine.snapshot().state.live_epoch().expect("a dial");
+    let _failed = machine.handle(at(500.0), Input::Gone { epoch, failure: FailureClass::RateLimited.into() });
+    assert_eq!(machine.snapshot().status, Status::TransientFailure);
+    // The same for a server in an outage that asks for time.
+    let memory = Memory { failure: Some(FailureClass::Transport), ..memory };
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), memory);
+    let _asked = machine.handle(at(1.0), Input::Connect { until: at(60.0) });
+    assert_eq!(machine.next_timeout(), Some(at(500.0)));
 }
 
 /// Whatever a state file says, the machine that reads it goes on by the rules and comes back.
@@ -283,9 +336,36 @@ mod serde_round_trips {
     }
 
     #[test]
-    fn missing_knobs_have_defaults_and_bad_ones_are_refused_by_name() {
+    fn inputs_of_version_0_1_0_are_read() {
+        let epoch = mcp_reconnect_core::Epoch::FIRST;
+        let read = |text: &str| serde_json::from_str::<Input>(text).map_err(|error| error.to_string());
+        assert_eq!(read(r#""resumed""#), Ok(Input::Resumed { by_call: false }));
+        assert_eq!(read(r#"{"resumed":{"by_call":true}}"#), Ok(Input::Resumed { by_call: true }));
+        assert_eq!(read(r#""tick""#), Ok(Input::Tick));
+        let old = r#"{"traffic":{"epoch":1,"inbound":7,"answered":true,"oldest":null}}"#;
+        let inbound = Timestamp::from_nanos(7);
+        let traffic = Input::Traffic { epoch, inbound, answered: true, served: false, answered_to: None, oldest: None };
+        assert_eq!(read(old), Ok(traffic));
+        assert_eq!(serde_json::from_str::<PingSupport>(r#""mute""#).ok(), Some(PingSupport::Silent));
+        for wrong in [r#""resume""#, r#"{"resumed":{}}"#, r#"{"ping":{"epoch":1}}"#, "7", "[]"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_memory_of_version_0_1_0_is_read() {
+        let text = r#"{"status":{"parked":"permanent"},"next_dial_in":null,"start_timeout":{"secs":30,"nanos":0},
+            "pings":"unknown","probe_doublings":1}"#;
+        let memory: Memory = serde_json::from_str(text).expect("a memory");
+        assert_eq!((memory.failure, memory.hint_in, memory.last_dial_ago), (None, None, None));
+    }
+
+    #[test]
+    fn knobs_left_out_have_their_defaults_and_bad_ones_are_refused_by_name() {
         let read = |text: &str| serde_json::from_str::<Config>(text).map_err(|error| error.to_string());
-        assert_eq!(read("{}"), Ok(Config::default()));
+        // What version 0.1.0 did not have is off where data of that version leaves it out.
+        let old = knobs(|knobs| knobs.demand_backoff(secs(0)).refused_interval(secs(0)));
+        assert_eq!(read("{}"), Ok(old));
         assert_eq!(read(r#"{"keepalive":1000000000}"#).map(|config| config.keepalive()), Ok(secs(1)));
         for (text, knob) in [
             (r#"{"backoff":0}"#, "`backoff` is zero"),

@@ -9,6 +9,7 @@ mod data;
 mod golden;
 mod liveness;
 mod pacing;
+mod quick;
 mod rules;
 mod scenarios;
 mod seeds;

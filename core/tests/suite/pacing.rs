@@ -289,7 +289,7 @@ fn k10_failures_in_a_row_count_from_the_last_proven_session() {
 fn k09_every_route_into_a_reconnect_has_the_same_pace() {
     let up = secs(1);
     let by = |life: Life| {
-        let config = knobs(|knobs| knobs.keepalive(millis(500)).ping_timeout(millis(250)).ping_misses(2));
+        let config = knobs(|knobs| knobs.keepalive(millis(500)).ping_timeout(millis(250)).ping_misses(1));
         let up = move |dial, _| Server::Up(millis(10), if dial == 1 { Life::Healthy } else { life });
         let mut sim = Sim::new(config, 9, up);
         sim.close_takes = Duration::ZERO; // the end of the stream needs no close
@@ -362,4 +362,126 @@ fn k21_servers_that_reboot_together_are_not_dialled_together() {
     // After the first step no 100 ms see more than a third of the machines.
     let together = busiest(&dials, millis(100));
     assert!(together <= 6, "{together} dials of 20 machines within 100 ms");
+}
+
+/// A park for a permanent failure is tried when it is asked for, each time later, up to the probe interval; a wake and
+/// a session start it anew.
+#[test]
+fn k04_callers_of_a_permanent_park_are_heard_more_and_more_rarely() {
+    let config = Config::default();
+    let mut sim = Sim::new(config, 1, |_, _| Server::Refuses(millis(0), FailureClass::Permanent.into()));
+    sim.connect(secs(10));
+    sim.run_for(millis(1));
+    assert_eq!(sim.status(), Status::Parked(ParkReason::Permanent));
+    let asking = |sim: &mut Sim, time: Duration| {
+        let until = sim.now + time;
+        while sim.now < until {
+            let _answered = sim.connect(secs(15));
+            sim.run_for(millis(100));
+        }
+    };
+    asking(&mut sim, secs(300));
+    let gaps: Vec<u64> = sim.gaps().into_iter().map(|gap| gap as u64).collect();
+    assert_eq!(gaps, [5, 10, 20, 40, 60, 60, 60], "each caller's dial resets the probe's time");
+    asking(&mut sim, 24 * HOUR - secs(300));
+    assert!(sim.dials.len() <= 24 * 60 + 5, "{} dials a day", sim.dials.len());
+    sim.give(Input::Wake(mcp_reconnect_core::WakeCause::Config));
+    sim.run_for(secs(1));
+    let woken = sim.dials.len() - 1;
+    asking(&mut sim, secs(40));
+    let gaps: Vec<u64> = sim.gaps()[woken..].iter().map(|gap| *gap as u64).collect();
+    assert_eq!(gaps, [5, 10, 20], "a wake starts it anew");
+    sim.set_script(|_, _| HEALTHY);
+    asking(&mut sim, secs(60));
+    assert!(matches!(sim.status(), Status::Ready(_)));
+    sim.set_script(|_, _| Server::Refuses(millis(0), FailureClass::Permanent.into()));
+    sim.give(Input::Gone { epoch: sim.live(), failure: FailureClass::Permanent.into() });
+    let before = sim.dials.len();
+    asking(&mut sim, secs(30));
+    assert!(sim.dials.len() - before >= 3, "so does a session");
+}
+
+/// A 401 that nobody can renew climbs the ladder, and its park is probed and heeds callers.
+#[test]
+fn k19_a_401_without_a_hook_is_an_outage_that_parks_as_permanent() {
+    let mut sim = Sim::new(Config::default(), 1, |dial, _| {
+        if dial == 1 { HEALTHY } else { Server::Refuses(millis(0), FailureClass::Unauthorized.into()) }
+    });
+    sim.connect(secs(10));
+    sim.run_for(secs(100));
+    sim.give(Input::Lost { epoch: sim.live(), failure: FailureClass::Unauthorized.into() });
+    sim.run_for(secs(20));
+    assert_eq!(sim.status(), Status::TransientFailure);
+    assert!(sim.dials.len() > 4, "{:?}", sim.dials);
+    sim.run_for(secs(60));
+    assert_eq!(sim.status(), Status::Parked(ParkReason::Permanent));
+    let before = sim.dials.len();
+    sim.connect(secs(10));
+    sim.run_for(secs(6));
+    assert_eq!(sim.dials.len(), before + 1);
+    sim.set_script(|_, _| HEALTHY);
+    sim.run_for(HOUR);
+    assert!(matches!(sim.status(), Status::Ready(_)), "the next probe");
+}
+
+/// Only a park that needs a user, and one that was asked for, do not hear callers.
+#[test]
+fn r14_needs_auth_and_requested_refuse_callers() {
+    for (class, dials) in [(Some(FailureClass::NeedsAuth), 1), (None, 0)] {
+        let class = class.unwrap_or(FailureClass::Transport);
+        let mut sim = Sim::new(Config::default(), 1, move |_, _| Server::Refuses(millis(0), class.into()));
+        if dials == 0 {
+            sim.give(Input::Park);
+        }
+        for _ in 0..100 {
+            let told = sim.connect(HOUR);
+            sim.run_for(secs(1));
+            assert!(sim.dials.len() == dials, "{class}: {told:?}");
+        }
+    }
+}
+
+/// A server that greets everybody and then knows nobody: its sessions have proven nothing, however long they were left
+/// alone. One that gave a result has, and so has one that said anything when it was `stable_after` old.
+#[test]
+fn r13_a_session_that_was_disowned_before_it_served_is_not_proven() {
+    for (proof, proven) in [("nothing", false), ("a result", true), ("a pong", true), ("an early message", false)] {
+        let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+        sim.connect(secs(10));
+        for _ in 0..12 {
+            sim.run_for(secs(5));
+            let Status::Ready(epoch) = sim.status() else { continue };
+            let (served, heard) = match proof {
+                "a result" => (true, sim.snapshot().since),
+                "a pong" => (false, sim.now + secs(10)),
+                "an early message" => (false, sim.now),
+                _ => (false, sim.snapshot().since),
+            };
+            if proof == "a pong" {
+                sim.run_until(heard);
+            }
+            sim.give(Input::Traffic {
+                epoch,
+                inbound: heard,
+                answered: false,
+                served,
+                answered_to: None,
+                oldest: None,
+            });
+            sim.run_for(secs(10));
+            sim.give(Input::Lost { epoch, failure: FailureClass::SessionGone.into() });
+        }
+        let flapped = sim.times(|status| matches!(status, Status::Parked(ParkReason::Flapping))) > 0;
+        assert_eq!(flapped, !proven, "{proof}: {:?}", sim.statuses);
+        let gaps = sim.gaps();
+        assert_eq!(gaps[2] > gaps[0] + 0.5, !proven, "{proof}: the ladder climbs, {gaps:?}");
+    }
+    // Whatever else ends it, a session that lasted is proven.
+    let mut sim = Sim::new(Config::default(), 1, |_, _| HEALTHY);
+    sim.connect(secs(10));
+    for _ in 0..12 {
+        sim.run_for(secs(15));
+        sim.give(Input::Lost { epoch: sim.live(), failure: FailureClass::Transport.into() });
+    }
+    assert_eq!(sim.times(|status| matches!(status, Status::Parked(_))), 0);
 }

@@ -45,6 +45,7 @@ fn server(words: &[&str]) -> Server {
         ["healthy"] => HEALTHY,
         ["deaf"] => Server::Up(soon, Life::Deaf),
         ["no-pings"] => Server::Up(soon, Life::NoPings),
+        ["no-pongs"] => Server::Up(soon, Life::NoPongs(soon)),
         ["silent"] => Server::Silent,
         ["refuses"] => REFUSES,
         ["refuses", failed @ ..] => Server::Refuses(soon, failure(failed)),
@@ -89,7 +90,7 @@ fn give(sim: &mut Sim, words: &[&str]) {
         }
         ["park"] => drop(sim.give(Input::Park)),
         ["shutdown"] => drop(sim.give(Input::Shutdown)),
-        ["resumed"] => drop(sim.give(Input::Resumed)),
+        ["resumed"] => drop(sim.give(Input::Resumed { by_call: false })),
         ["lost", ref failed @ ..] => drop(sim.give(Input::Lost { epoch, failure: failure(failed) })),
         ["gone", ref failed @ ..] => drop(sim.give(Input::Gone { epoch, failure: failure(failed) })),
         ["no-reply"] => sim.no_reply(sim.now),
@@ -132,8 +133,9 @@ fn play(text: &str) -> String {
             }
             ["totals"] => {
                 let stats = sim.snapshot().stats;
+                let listings = if stats.asks > 0 { format!(", {} listings", stats.asks) } else { String::new() };
                 let line = format!(
-                    "{} dials ({} probes), {} sessions, {} failures, {} pings, {} status events",
+                    "{} dials ({} probes), {} sessions, {} failures, {} pings{listings}, {} status events",
                     stats.dials,
                     stats.probes,
                     stats.sessions,

@@ -144,7 +144,7 @@ fn shutdown_in_every_state_is_the_end() {
         assert_eq!(sim.status(), Status::Shutdown);
         sim.run_for(secs(10));
         assert_eq!(sim.snapshot().state, State::Shutdown, "{server:?} after {seconds} s");
-        for input in [Input::Wake(WakeCause::Operator), Input::Park, Input::Resumed, Input::Tick] {
+        for input in [Input::Wake(WakeCause::Operator), Input::Park, Input::Resumed { by_call: false }, Input::Tick] {
             sim.give(input);
         }
         sim.run_for(24 * HOUR);

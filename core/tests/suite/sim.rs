@@ -33,12 +33,14 @@ pub(crate) enum Server {
 /// The behaviour of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Life {
-    /// It answers pings, for ever.
+    /// It answers pings and listings, for ever.
     Healthy,
-    /// It answers no ping.
+    /// It answers nothing.
     Deaf,
-    /// It says that it knows no pings.
+    /// It says that it knows no pings, and answers listings.
     NoPings,
+    /// It answers listings after this long, and no ping.
+    NoPongs(Duration),
     /// It ends by itself after this long: `Gone`.
     Ends(Duration, FailureClass),
     /// A caller finds it broken after this long: `Lost`.
@@ -61,12 +63,17 @@ pub(crate) struct Sim {
     queue: BTreeMap<(Timestamp, u64), Input>,
     queued: u64,
     inbound: Timestamp,
+    /// When the last ping was sent that was answered since the last sample.
+    answered_to: Option<Timestamp>,
+    /// When the last listing is answered.
+    listed: Option<Timestamp>,
     /// Sent time of the oldest open call; while one is open the server is too busy for pings.
     pub(crate) call: Option<Timestamp>,
     /// Every input that was not a tick or a sample, and every output, each on a line.
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) dials: Vec<Timestamp>,
     pub(crate) pings: u64,
+    pub(crate) asks: u64,
     pub(crate) statuses: Vec<(Timestamp, Status)>,
     pub(crate) published: Vec<Epoch>,
     pub(crate) withdrawn: u64,
@@ -83,10 +90,13 @@ impl Sim {
             queue: BTreeMap::new(),
             queued: 0,
             inbound: Timestamp::ZERO,
+            answered_to: None,
+            listed: None,
             call: None,
             trace: None,
             dials: Vec::new(),
             pings: 0,
+            asks: 0,
             statuses: Vec::new(),
             published: Vec::new(),
             withdrawn: 0,
@@ -122,7 +132,7 @@ impl Sim {
 
     /// Gives an input now and carries out the orders. The answer, if it was a `Connect`.
     pub(crate) fn give(&mut self, input: Input) -> Option<Admission> {
-        let noted = !matches!(input, Input::Tick | Input::Traffic { .. });
+        let noted = !matches!(input, Input::Tick | Input::Traffic { .. } | Input::Pong { .. });
         if let Some(trace) = self.trace.as_mut().filter(|_| noted) {
             trace.push(format!("{:?} < {}", self.now, short(&input)));
         }
@@ -137,6 +147,7 @@ impl Sim {
                     self.later(self.close_takes, Input::Gone { epoch, failure: FailureClass::Transport.into() });
                 }
                 Output::Ping { epoch } => self.ping(epoch),
+                Output::Ask { epoch } => self.ask(epoch),
                 Output::Publish { epoch } => self.published.push(epoch),
                 Output::Withdraw => self.withdrawn += 1,
                 Output::Admit(admission) => answer = Some(admission),
@@ -162,7 +173,7 @@ impl Sim {
                 match life {
                     Life::Ends(up, class) => self.later(after + up, Input::Gone { epoch, failure: class.into() }),
                     Life::Breaks(up, class) => self.later(after + up, Input::Lost { epoch, failure: class.into() }),
-                    Life::Healthy | Life::Deaf | Life::NoPings => {}
+                    Life::Healthy | Life::Deaf | Life::NoPings | Life::NoPongs(_) => {}
                 }
             }
         }
@@ -175,16 +186,45 @@ impl Sim {
                 self.inbound = self.now;
                 self.later(Duration::from_millis(20), Input::PingUnsupported { epoch });
             }
-            Life::Healthy if self.call.is_none() => self.inbound = self.now,
-            Life::Healthy | Life::Deaf | Life::Ends(..) | Life::Breaks(..) => {}
+            Life::Healthy if self.call.is_none() => {
+                self.inbound = self.now;
+                self.answered_to = Some(self.now);
+                self.later(Duration::ZERO, Input::Pong { epoch });
+            }
+            Life::Healthy | Life::Deaf | Life::NoPongs(_) | Life::Ends(..) | Life::Breaks(..) => {}
         }
+    }
+
+    fn ask(&mut self, epoch: Epoch) {
+        self.asks += 1;
+        let took = match self.life {
+            Life::Healthy | Life::NoPings if self.call.is_none() => Duration::ZERO,
+            Life::NoPongs(took) => took,
+            Life::Healthy | Life::NoPings | Life::Deaf | Life::Ends(..) | Life::Breaks(..) => return,
+        };
+        // Told before it is due: a sample takes what has come in by then.
+        self.answered_to = Some(self.now);
+        self.listed = Some(self.now + took);
+        self.later(took, Input::Listed { epoch, took });
     }
 
     /// Reports what came in on the session, as a driver does before a due tick.
     pub(crate) fn sample(&mut self, answered: bool) {
         if let State::Ready { epoch, since, .. } = self.snapshot().state {
             self.inbound = if answered { self.now } else { self.inbound.max(since) };
-            self.give(Input::Traffic { epoch, inbound: self.inbound, answered, oldest: self.call });
+            if let Some(listed) = self.listed.take_if(|listed| *listed <= self.now) {
+                self.inbound = self.inbound.max(listed);
+            }
+            let answered_to = self.answered_to.take();
+            let served = answered;
+            self.give(Input::Traffic {
+                epoch,
+                inbound: self.inbound,
+                answered,
+                served,
+                answered_to,
+                oldest: self.call,
+            });
         }
     }
 
@@ -222,7 +262,7 @@ impl Sim {
     /// The host sleeps: nothing happens, and what was under way is what it was.
     pub(crate) fn sleep(&mut self, time: Duration) {
         self.now = self.now + time;
-        self.give(Input::Resumed);
+        self.give(Input::Resumed { by_call: false });
     }
 
     pub(crate) fn connect(&mut self, patience: Duration) -> Admission {
@@ -251,10 +291,15 @@ fn short(input: &Input) -> String {
         Input::Gone { epoch, failure } => format!("gone {epoch:?} {}{}", failure.class, hint(failure)),
         Input::Connect { until } => format!("connect until {until:?}"),
         Input::NoReply { epoch, sent } => format!("no reply {epoch:?} sent {sent:?}"),
+        Input::Silence { epoch, sent } => format!("silence {epoch:?} sent {sent:?}"),
         Input::PingUnsupported { epoch } => format!("ping unsupported {epoch:?}"),
         Input::Wake(cause) => format!("wake {cause:?}"),
         Input::Retune(_) => "retune".into(),
-        Input::Tick | Input::Park | Input::Shutdown | Input::Resumed | Input::Traffic { .. } => {
+        Input::Resumed { by_call } => if *by_call { "resumed by a call" } else { "resumed" }.into(),
+        Input::Listed { epoch, took } => format!("listed {epoch:?} in {took:?}"),
+        Input::Renew { epoch } => format!("renew {epoch:?}"),
+        Input::ServerChanged { epoch } => format!("server changed {epoch:?}"),
+        Input::Tick | Input::Park | Input::Shutdown | Input::Pong { .. } | Input::Traffic { .. } => {
             format!("{input:?}").to_lowercase()
         }
     }
@@ -271,6 +316,7 @@ fn told(output: &Output) -> String {
         }
         Output::Close { epoch, cause } => format!("Close {epoch:?} {cause:?}"),
         Output::Ping { epoch } => format!("Ping {epoch:?}"),
+        Output::Ask { epoch } => format!("Ask {epoch:?}"),
         Output::Publish { epoch } => format!("Publish {epoch:?}"),
         Output::Withdraw => "Withdraw".into(),
         Output::Admit(admission) => format!("{admission:?}"),

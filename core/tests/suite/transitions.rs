@@ -99,6 +99,7 @@ fn samples() -> Vec<Sample> {
         Sample::ready("Ready, unproven").after(1),
         Sample::ready("Ready, proven").after(21),
         Sample::ready("Ready, ping outstanding").due(),
+        Sample::ready("Ready, asked to list").due().due().due(),
         unsupported.give(Input::PingUnsupported { epoch }),
         strikes(Sample::ready("Ready, breaker open")),
         Sample::ready("Closing then Retry").after(21).lost(FailureClass::Transport),
@@ -111,8 +112,8 @@ fn samples() -> Vec<Sample> {
                     break;
                 }
                 idle.now = idle.machine.next_timeout().expect("a session is watched");
-                let (epoch, inbound) = (idle.live(), idle.now);
-                idle = idle.give(Input::Traffic { epoch, inbound, answered: false, oldest: None }).give(Input::Tick);
+                let traffic = traffic(idle.live(), idle.now, false, None);
+                idle = idle.give(traffic).give(Input::Tick);
             }
             idle
         },
@@ -126,6 +127,10 @@ fn samples() -> Vec<Sample> {
     ]
 }
 
+const fn traffic(epoch: Epoch, inbound: Timestamp, answered: bool, oldest: Option<Timestamp>) -> Input {
+    Input::Traffic { epoch, inbound, answered, served: answered, answered_to: None, oldest }
+}
+
 fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
     let (now, epoch) = (sample.now, sample.live());
     let slow = Config::builder().min_dial_interval(Duration::from_secs(5)).backoff(Duration::from_secs(10));
@@ -136,7 +141,7 @@ fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
         ("Wake(Credentials)", Input::Wake(WakeCause::Credentials)),
         ("Park", Input::Park),
         ("Shutdown", Input::Shutdown),
-        ("Resumed", Input::Resumed),
+        ("Resumed", Input::Resumed { by_call: false }),
         ("Retune(no idle_timeout, min_dial_interval 5 s)", Input::Retune(slow)),
     ];
     if sample.machine.snapshot().state.live_epoch().is_none() {
@@ -144,7 +149,6 @@ fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
     }
     let lost = |class: FailureClass| Input::Lost { epoch, failure: class.into() };
     let gone = |class: FailureClass| Input::Gone { epoch, failure: class.into() };
-    let traffic = |oldest| Input::Traffic { epoch, inbound: now, answered: false, oldest };
     let earlier = Timestamp::from_nanos(now.as_nanos().saturating_sub(1_000_000_000));
     inputs.extend([
         ("Reached(Started)", Input::Reached { epoch, flag: ReadyFlag::Started }),
@@ -155,15 +159,20 @@ fn inputs(sample: &Sample) -> Vec<(&'static str, Input)> {
         ("Lost(NeedsAuth)", lost(FailureClass::NeedsAuth)),
         ("Lost(Permanent)", lost(FailureClass::Permanent)),
         ("Gone(Transport)", gone(FailureClass::Transport)),
+        ("Lost(Refused)", lost(FailureClass::Refused)),
+        ("Lost(Unauthorized)", lost(FailureClass::Unauthorized)),
+        ("Gone(Refused)", gone(FailureClass::Refused)),
         ("Gone(NeedsAuth)", gone(FailureClass::NeedsAuth)),
-        ("Traffic(inbound now)", traffic(None)),
-        (
-            "Traffic(an older call open)",
-            Input::Traffic { epoch, inbound: Timestamp::ZERO, answered: false, oldest: Some(earlier) },
-        ),
-        ("Traffic(answered)", Input::Traffic { epoch, inbound: now, answered: true, oldest: None }),
+        ("Traffic(inbound now)", traffic(epoch, now, false, None)),
+        ("Traffic(an older call open)", traffic(epoch, Timestamp::ZERO, false, Some(earlier))),
+        ("Traffic(answered)", traffic(epoch, now, true, None)),
         ("NoReply", Input::NoReply { epoch, sent: now }),
+        ("Silence", Input::Silence { epoch, sent: now }),
         ("PingUnsupported", Input::PingUnsupported { epoch }),
+        ("Pong", Input::Pong { epoch }),
+        ("Listed", Input::Listed { epoch, took: Duration::from_secs(1) }),
+        ("Renew", Input::Renew { epoch }),
+        ("ServerChanged", Input::ServerChanged { epoch }),
     ]);
     inputs
 }
@@ -184,12 +193,14 @@ fn state(machine: &ConnectionMachine, now: Timestamp) -> String {
             let queued = if ready.is_empty() { ".queued" } else { "" };
             format!("Connecting{queued}({})", seconds(now, deadline))
         }
-        State::Ready { liveness: Liveness::Off, .. } => "Ready(no ping)".into(),
         State::Ready { liveness: Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. }, .. } => {
             format!("Ready(ask {})", seconds(now, ask_at))
         }
         State::Ready { liveness: Liveness::Asked { deadline, missed, .. }, .. } => {
             format!("Ready(asked, {missed} missed, {})", seconds(now, deadline))
+        }
+        State::Ready { liveness: Liveness::Listing { deadline, .. }, .. } => {
+            format!("Ready(asked to list, {})", seconds(now, deadline))
         }
         State::Closing { deadline, then, .. } => {
             let then = match then {
@@ -232,6 +243,7 @@ fn told(out: Outputs) -> (String, String) {
             }
             Output::Close { cause, .. } => orders.push(format!("Close({cause:?})")),
             Output::Ping { .. } => orders.push("Ping".into()),
+            Output::Ask { .. } => orders.push("Ask".into()),
             Output::Publish { .. } => orders.push("Publish".into()),
             Output::Withdraw => orders.push("Withdraw".into()),
             Output::Admit(Admission::Go(_)) => orders.push("Go".into()),

@@ -12,7 +12,8 @@ impl Model {
     /// The failure of a dial or a session, and what follows by R12–R14, R16 and R17.
     pub(super) fn failed(&mut self, failure: Failure, step: &Step, want: &mut Expected) {
         let was_up = matches!(self.phase, Phase::Up { .. });
-        self.leave_up();
+        self.leave_up(Some(failure.class));
+        self.refused = !was_up && failure.class == FailureClass::Refused;
         want.failure = Some(failure.class);
         self.class = Some(failure.class);
         if let Some(hint) = failure.retry_after {
@@ -25,12 +26,12 @@ impl Model {
             self.outage = Some(self.now);
         }
         let reason = match failure.class {
-            FailureClass::Permanent => ParkReason::Permanent,
+            FailureClass::Permanent | FailureClass::Unauthorized => ParkReason::Permanent,
             FailureClass::NeedsAuth => ParkReason::NeedsAuth,
             _ if was_up => ParkReason::Flapping,
             _ => ParkReason::Exhausted,
         };
-        let gives_up = matches!(reason, ParkReason::Permanent | ParkReason::NeedsAuth);
+        let gives_up = matches!(failure.class, FailureClass::Permanent | FailureClass::NeedsAuth);
         if let Why::Wake { .. } = self.why {
             self.ladder = self.ladder.saturating_add(1);
             self.parked = self.parked.map(|_| reason);
@@ -41,19 +42,20 @@ impl Model {
             return self.parks(reason, want);
         }
         let window = if was_up && begins {
-            let spread = failure.class == FailureClass::Transport;
+            use FailureClass::{Refused, Transport, Unauthorized};
+            let spread = matches!(failure.class, Transport | Refused | Unauthorized);
             let to = if spread { self.now + self.config.redial_spread() } else { self.now };
             Window { from: self.now, to, pace: Pace::First }
         } else {
             let asked = !limited && self.demand.is_some_and(|until| until > self.now);
-            let mut wait = self.config.backoff_max();
-            if let Some(step) = self.config.backoff().checked_mul(1 << self.ladder.min(30)) {
-                wait = wait.min(step);
-            }
+            let mut wait = doubled(self.config.backoff(), self.ladder, self.config.backoff_max());
             if asked {
                 wait = wait.min(self.config.demand_interval());
             }
-            self.ladder = self.ladder.saturating_add(1);
+            match self.quick(self.now).filter(|quick| asked && *quick < wait) {
+                Some(quick) => wait = quick,
+                None => self.ladder = self.ladder.saturating_add(1),
+            }
             // The upper half, to the nanosecond.
             Window { from: self.now + wait / 2, to: self.now + wait, pace: Pace::Ladder }
         };
@@ -97,20 +99,20 @@ impl Model {
         self.life = None;
         self.phase = Phase::Nothing;
         if self.plan == Plan::Park && self.parked.is_some_and(ParkReason::probes) {
-            let mut interval = self.config.park_probe_max();
-            if let Some(step) = self.config.park_probe().checked_mul(1 << self.probes.min(30)) {
-                interval = interval.min(step);
-            }
+            let interval = doubled(self.config.park_probe(), self.probes, self.config.park_probe_max());
             let (from, to) = (self.now + interval, self.now + interval + interval / 5);
             let window = Window { from: self.no_earlier(from), to: self.no_earlier(to), pace: Pace::Probe };
             self.set_next(window, want);
         }
     }
 
-    pub(super) fn leave_up(&mut self) {
-        if let Phase::Up { since, .. } = self.phase
-            && self.now.since(since) >= self.config.stable_after()
-        {
+    /// R13.
+    pub(super) fn leave_up(&mut self, by: Option<FailureClass>) {
+        let (Phase::Up { since, .. }, Some(life)) = (self.phase, self.life) else { return };
+        let stable = self.config.stable_after();
+        let lasted = self.now.since(since) >= stable;
+        let disowned = by == Some(FailureClass::SessionGone) && !life.served && life.heard.since(since) < stable;
+        if lasted && !disowned {
             self.ladder = 0;
             self.outage = None;
             self.probes = 0;
@@ -127,19 +129,43 @@ impl Model {
         self.hint_until = None;
     }
 
+    /// R14: the step while a caller waits and nobody listens, by the age of the outage at this time.
+    fn quick(&self, at: Timestamp) -> Option<Duration> {
+        let first = self.config.demand_backoff();
+        if self.class != Some(FailureClass::Refused) || self.parked.is_some() || first.is_zero() {
+            return None;
+        }
+        let age = self.outage.map_or(Duration::ZERO, |since| at.since(since));
+        Some(first.max(age.min(Duration::from_secs(3))))
+    }
+
     /// `min_dial_interval` after the last dial.
     pub(crate) fn soonest(&self) -> Timestamp {
         self.last.map_or(self.now, |(_, at)| self.now.max(at + self.config.min_dial_interval()))
     }
 
+    /// R14: the least time between the last dial and one of the ladder or of a caller.
+    pub(crate) fn pace(&self) -> Duration {
+        let pace = self.config.min_dial_interval();
+        match self.config.refused_interval() {
+            Duration::ZERO => pace,
+            _ if !self.refused || self.parked.is_some() => pace,
+            refused => refused.min(pace),
+        }
+    }
+
+    pub(super) fn paced(&self) -> Timestamp {
+        self.last.map_or(self.now, |(_, at)| self.now.max(at + self.pace()))
+    }
+
     pub(super) fn no_earlier(&self, at: Timestamp) -> Timestamp {
-        at.max(self.soonest()).max(self.hint_until.unwrap_or(at))
+        at.max(self.paced()).max(self.hint_until.unwrap_or(at))
     }
 
     /// R14: whether a caller may bring the next dial forward.
     pub(crate) fn heeds_callers(&self) -> bool {
-        let parked = matches!(self.parked, None | Some(ParkReason::Exhausted | ParkReason::Flapping));
-        parked && self.class != Some(FailureClass::RateLimited)
+        let deaf = matches!(self.parked, Some(ParkReason::NeedsAuth | ParkReason::Requested));
+        !deaf && self.class != Some(FailureClass::RateLimited)
     }
 
     pub(super) fn caller(&mut self, want: &mut Expected) {
@@ -147,9 +173,18 @@ impl Model {
         if !waits || !self.heeds_callers() || !matches!(self.plan, Plan::Dial | Plan::Park) {
             return;
         }
-        let after = self.last.map_or(self.now, |(_, at)| at + self.config.demand_interval());
+        let mut interval = self.config.demand_interval();
+        if self.parked == Some(ParkReason::Permanent) {
+            let probe = doubled(self.config.park_probe(), self.probes, self.config.park_probe_max());
+            interval = doubled(interval, self.asks, probe);
+        }
+        if let Some(quick) = self.quick(self.last.map_or(self.now, |(_, at)| at)) {
+            interval = interval.min(quick);
+        }
+        let after = self.last.map_or(self.now, |(_, at)| at + interval);
         let soon = self.no_earlier(self.now.max(after));
-        if self.next.is_none_or(|next| soon < next.from) {
+        let near = self.now + self.config.redial_spread();
+        if self.next.is_none_or(|next| soon < next.from && near < next.from) {
             self.plan = if let Phase::Closing { .. } = self.phase { Plan::Dial } else { self.plan };
             if self.why == Why::Schedule {
                 self.why = Why::Caller;
@@ -170,11 +205,13 @@ impl Model {
             self.parked = None;
         }
         self.no_hint();
+        self.asks = 0;
         let operator = cause == WakeCause::Operator || self.why == Why::Wake { operator: true };
         self.why = Why::Wake { operator };
         if !dialling {
             self.plan = Plan::Dial;
-            self.set_next(Window::at(self.soonest(), Pace::Wake), want);
+            let due = self.next.map_or(self.soonest(), |next| next.from.min(self.soonest()));
+            self.set_next(Window::at(due, Pace::Wake), want);
         }
     }
 
@@ -182,7 +219,7 @@ impl Model {
         if self.plan == Plan::Shutdown {
             return;
         }
-        self.leave_up();
+        self.leave_up(None);
         self.parks(ParkReason::Requested, want);
         self.why = Why::Schedule;
         self.demand = None;
@@ -196,15 +233,15 @@ impl Model {
         self.close(CloseCause::Shutdown, want);
     }
 
-    pub(super) fn resumed(&mut self, want: &mut Expected) {
+    pub(super) fn resumed(&mut self, by_call: bool, want: &mut Expected) {
         self.outage = self.outage.map(|_| self.now);
         match &mut self.life {
-            Some(life) if !self.pings.mute => {
+            Some(life) => {
                 life.asked = None;
                 life.resumed = Some(self.now);
-                life.ask = Some((self.now, self.now + self.config.redial_spread()));
+                let spread = if by_call { Duration::ZERO } else { self.config.redial_spread() };
+                life.next = Some((self.now, self.now + spread));
             }
-            Some(_) => {}
             None if self.phase == Phase::Nothing && self.plan != Plan::Rest => self.caller(want),
             None => {}
         }
@@ -238,10 +275,8 @@ impl Model {
             (_, Plan::Dial | Plan::Park) => {
                 let at = self.next.and(step.after.state.next_dial());
                 let why = self.parked.map_or(Refusal::NotInTime, Refusal::Parked);
-                let refused =
-                    matches!(self.parked, Some(ParkReason::Permanent | ParkReason::NeedsAuth | ParkReason::Requested));
                 match at {
-                    Some(at) if at <= until && !refused => Admission::Wait { next: Some(at) },
+                    Some(at) if at <= until => Admission::Wait { next: Some(at) },
                     retry_at => Admission::Refuse { why, retry_at },
                 }
             }
@@ -251,4 +286,9 @@ impl Model {
         }
         admission
     }
+}
+
+/// Doubled so many times, at most this.
+fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+    first.checked_mul(1 << times.min(30)).map_or(most, |step| step.min(most))
 }

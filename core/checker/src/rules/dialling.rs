@@ -4,7 +4,7 @@ use mcp_reconnect_core::{Admission, Epoch, FailureClass, Input, Output, ParkReas
 
 use super::{dials, like_a_tick, paced, parks};
 use crate::checker::Look;
-use crate::model::{Pace, Phase, Plan, Why};
+use crate::model::{Model, Pace, Phase, Plan, Why};
 
 /// Nothing is stuck: a deadline in every state that waits, left when it passes; `Connect` and `Wake` dial.
 pub(super) fn r05(look: &Look<'_>) {
@@ -66,7 +66,11 @@ pub(super) fn r08(look: &Look<'_>) {
         like_a_tick(look, "R8");
     }
     for output in step.out {
-        if let Output::Admit(Admission::Go(epoch)) | Output::Publish { epoch } | Output::Ping { epoch } = output {
+        if let Output::Admit(Admission::Go(epoch))
+        | Output::Publish { epoch }
+        | Output::Ping { epoch }
+        | Output::Ask { epoch } = output
+        {
             let dead = look.before.dead;
             assert!(dead.is_none_or(|dead| epoch > dead), "R8: {epoch:?} is used again: {output:?}");
         }
@@ -171,7 +175,7 @@ pub(super) fn r12(look: &Look<'_>) {
     if look.after.class == Some(FailureClass::RateLimited)
         && let (Some(before), Some(after)) =
             (look.machine.snapshot().state.next_dial(), look.step.after.state.next_dial())
-        && matches!(look.step.input, Input::Connect { .. } | Input::Resumed)
+        && matches!(look.step.input, Input::Connect { .. } | Input::Resumed { .. })
     {
         assert!(before == after, "R12: demand moved the dial of a rate-limited server from {before:?} to {after:?}");
     }
@@ -195,12 +199,13 @@ pub(super) fn r13(look: &Look<'_>) {
     }
 }
 
-/// No two dials closer than `min_dial_interval`; what callers may bring forward.
+/// No two dials closer than `min_dial_interval`, or `refused_interval` after one that nobody listened to; what callers
+/// may bring forward.
 pub(super) fn r14(look: &Look<'_>) {
-    let config = &look.after.config;
     if let (Some(_), Some((_, last))) = (look.step.dial(), look.before.last) {
         let gap = look.step.now.since(last);
-        assert!(gap >= config.min_dial_interval(), "R14: two dials {gap:?} apart");
+        let pace = Model { config: look.after.config, ..*look.before }.pace();
+        assert!(gap >= pace, "R14: two dials {gap:?} apart, and not {pace:?}");
     }
     paced(look, "R14", |pace| matches!(pace, Pace::Caller | Pace::Ladder));
     dials(look, "R14", |pace| pace == Pace::Caller);

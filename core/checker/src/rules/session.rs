@@ -13,17 +13,17 @@ pub(super) fn r18(look: &Look<'_>) {
     if look.want.failure.is_some() {
         parks(look, "R18");
     }
-    if !matches!(look.step.input, Input::Resumed) {
-        return;
-    }
+    let Input::Resumed { by_call } = look.step.input else { return };
     match (look.before.phase, look.after.life) {
-        (Phase::Up { .. }, Some(life)) if !look.before.pings.mute => {
+        (Phase::Up { .. }, Some(life)) => {
             let by = look.step.now + look.after.config.redial_spread();
+            let now = look.step.now;
             let asked = match look.step.after.state {
-                State::Ready { liveness: Liveness::Verify { ask_at, .. }, .. } => ask_at <= by,
+                State::Ready { liveness: Liveness::Verify { ask_at, .. }, .. } => ask_at <= by && !by_call,
                 State::Ready { liveness: Liveness::Asked { since, missed, .. }, .. } => {
-                    missed == 0 && since == look.step.now && look.step.ping()
+                    missed == 0 && since == now && look.step.ping()
                 }
+                State::Ready { liveness: Liveness::Listing { since, .. }, .. } => since == now && look.step.ask(),
                 _ => false,
             };
             assert!(asked, "R18: not asked by {by:?} after a suspend: {:?}, {life:?}", look.step);
@@ -54,32 +54,39 @@ pub(super) fn r18(look: &Look<'_>) {
 /// Periodic pings, and the verdict.
 pub(super) fn r19(look: &Look<'_>) {
     let step = look.step;
-    let no_reply = matches!(step.input, Input::NoReply { .. });
-    if !no_reply {
-        let pinged = step.ping();
-        let wanted = match look.want.ping {
-            None => !pinged,
-            Some(Sure::Must) => pinged,
-            Some(Sure::May) => true,
-        };
-        assert!(wanted, "R19: pinged {pinged}, not {:?}: {:?}", look.want.ping, look.before.life);
-    }
+    let no_reply = matches!(step.input, Input::NoReply { .. } | Input::Silence { .. });
+    let wanted = |asked: bool, want: Option<Sure>| match want {
+        None => !asked,
+        Some(Sure::Must) => asked,
+        Some(Sure::May) => true,
+    };
+    let (pinged, asked) = (step.ping(), step.ask());
+    let well = no_reply || wanted(pinged, look.want.ping);
+    assert!(well, "R19: pinged {pinged}, not {:?}: {:?}", look.want.ping, look.before.life);
+    assert!(wanted(asked, look.want.ask), "R19: asked {asked}, not {:?}: {:?}", look.want.ask, look.before.life);
+    let known = step.after.pings;
+    assert!(known == look.after.pings, "R19: pings are known as {known:?}, not {:?}", look.after.pings);
     if let Phase::Up { .. } = look.before.phase {
         let verdict = CloseCause::Failed(FailureClass::Unresponsive);
         let given = step.close().is_some_and(|(_, cause)| cause == verdict);
         let lost = matches!(step.input, Input::Lost { .. });
         let due = look.want.close == Some(verdict);
         assert!(lost || given == due, "R19: verdict {given}, not {due}: {:?}", look.before.life);
+        let listed = look.machine.snapshot().state;
+        let listed = matches!(listed, State::Ready { liveness: Liveness::Listing { .. }, .. });
+        assert!(lost || !given || listed, "R19: a verdict, and no listing was asked: {:?}", look.before.life);
     }
     if let (Some(life), State::Ready { liveness, .. }) = (look.after.life, step.after.state) {
-        match (liveness, life.asked, life.ask) {
-            (Liveness::Asked { deadline, .. }, Some(asked), _) => {
+        match (liveness, life.asked, life.next) {
+            (Liveness::Asked { deadline, .. }, Some(asked), _) if !asked.to_list => {
                 assert!(deadline == asked.deadline, "R19: a ping is missed at {deadline:?}, not {asked:?}");
+            }
+            (Liveness::Listing { deadline, .. }, Some(asked), _) if asked.to_list => {
+                assert!(deadline == asked.deadline, "R19: a listing is missed at {deadline:?}, not {asked:?}");
             }
             (Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. }, None, Some((from, to))) => {
                 assert!((from..=to).contains(&ask_at), "R19: asked at {ask_at:?}, not between {from:?} and {to:?}");
             }
-            (Liveness::Off, None, None) => {}
             _ => panic!("R19: watched by {liveness:?}, not {life:?}"),
         }
     }
@@ -87,7 +94,11 @@ pub(super) fn r19(look: &Look<'_>) {
 
 /// A call without a reply, and nothing heard later than it was sent: ping now.
 pub(super) fn r20(look: &Look<'_>) {
-    if let (Input::NoReply { epoch, .. }, Some(live)) = (look.step.input, look.before.phase.epoch())
+    let strikes = look.step.after.stats.no_replies - look.machine.snapshot().stats.no_replies;
+    let counts = u64::from(matches!(look.step.input, Input::NoReply { .. }));
+    assert!(strikes <= counts, "R20: {:?} counts as a call without a reply", look.step.input);
+    if let (Input::NoReply { epoch, .. } | Input::Silence { epoch, .. }, Some(live)) =
+        (look.step.input, look.before.phase.epoch())
         && epoch == live
     {
         // A ping of another kind may be due in the same step; r19 says when.
@@ -163,6 +174,7 @@ pub(super) fn r23(look: &Look<'_>) {
             Output::Event(Event::StatusChanged { status, .. }) => first && status == Status::Shutdown,
             Output::Dial { .. }
             | Output::Ping { .. }
+            | Output::Ask { .. }
             | Output::Publish { .. }
             | Output::Admit(_)
             | Output::Event(_) => false,
