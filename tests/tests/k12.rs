@@ -179,7 +179,7 @@ async fn k12_a_server_that_ignores_pings_is_left_alone_in_the_end() {
     let connection = connect(&server);
     tokio::time::sleep(secs(86_400)).await;
     assert!(is_ready(&connection, 3), "{connection:?}");
-    assert_eq!((server.ledger().spawns(), connection.snapshot().pings), (3, PingSupport::Mute));
+    assert_eq!((server.ledger().spawns(), connection.snapshot().pings), (3, PingSupport::Silent));
 }
 
 /// A dead one is found out: the verdict ends the epoch by the normal path, which tells the caller the truth.

@@ -156,7 +156,14 @@ impl Server {
     fn traffic(&self, epoch: Epoch) -> Input {
         let mut state = self.state();
         let answered = std::mem::take(&mut state.answered);
-        Input::Traffic { epoch, inbound: state.inbound, answered, oldest: state.call }
+        Input::Traffic {
+            epoch,
+            inbound: state.inbound,
+            answered,
+            served: answered,
+            answered_to: None,
+            oldest: state.call,
+        }
     }
 
     /// Does what the script says is done now; what is left to do for the handle of the driver.
@@ -184,7 +191,14 @@ impl Server {
             }
             Act::AnsweredAfterStrikes => {
                 state.inbound = now;
-                Deed::Tell(Input::Traffic { epoch, inbound: now, answered: true, oldest: None })
+                Deed::Tell(Input::Traffic {
+                    epoch,
+                    inbound: now,
+                    answered: true,
+                    served: true,
+                    answered_to: None,
+                    oldest: None,
+                })
             }
             Act::Call => {
                 state.call = Some(now);

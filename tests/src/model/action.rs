@@ -120,15 +120,20 @@ impl What {
             Self::Wake(cause) => Input::Wake(cause),
             Self::Park => Input::Park,
             Self::Shutdown => Input::Shutdown,
-            Self::Resumed => Input::Resumed,
+            Self::Resumed => Input::Resumed { by_call: false },
             Self::Retune(config) => Input::Retune(config),
             Self::Reached(whose, flag) => Input::Reached { epoch: epoch(whose), flag },
             Self::Rest => return missing(checker.machine()),
             Self::Lost(whose, failure) => Input::Lost { epoch: epoch(whose), failure },
             Self::Gone(whose, failure) => Input::Gone { epoch: epoch(whose), failure },
-            Self::Traffic { whose, heard, answered, open } => {
-                Input::Traffic { epoch: epoch(whose), inbound: ago(heard), answered, oldest: open.map(ago) }
-            }
+            Self::Traffic { whose, heard, answered, open } => Input::Traffic {
+                epoch: epoch(whose),
+                inbound: ago(heard),
+                answered,
+                served: answered,
+                answered_to: None,
+                oldest: open.map(ago),
+            },
             Self::NoReply(whose, age) => Input::NoReply { epoch: epoch(whose), sent: ago(age) },
             Self::PingUnsupported(whose) => Input::PingUnsupported { epoch: epoch(whose) },
         })

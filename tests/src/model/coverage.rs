@@ -136,9 +136,8 @@ fn timers(state: &State) -> [Option<Timestamp>; 3] {
         State::Idle | State::Shutdown => [None; 3],
         State::Ready { liveness, rest_at, renew_at, .. } => {
             let watch = match liveness {
-                Liveness::Off => None,
                 Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } => Some(ask_at),
-                Liveness::Asked { deadline, .. } => Some(deadline),
+                Liveness::Asked { deadline, .. } | Liveness::Listing { deadline, .. } => Some(deadline),
             };
             [watch, rest_at, renew_at]
         }
@@ -153,7 +152,7 @@ const fn state(state: &State) -> usize {
         State::Idle => 0,
         State::Connecting { ready, .. } if ready.is_empty() => 1,
         State::Connecting { .. } => 2,
-        State::Ready { liveness: Liveness::Off, .. } => 3,
+        State::Ready { liveness: Liveness::Listing { .. }, .. } => 3,
         State::Ready { liveness: Liveness::Quiet { .. }, .. } => 4,
         State::Ready { liveness: Liveness::Verify { .. }, .. } => 5,
         State::Ready { liveness: Liveness::Asked { .. }, .. } => 6,
@@ -176,13 +175,18 @@ const fn input(input: &Input) -> usize {
         Input::Park => 3,
         Input::Shutdown => 4,
         Input::Retune(_) => 5,
-        Input::Resumed => 6,
+        Input::Resumed { .. } => 6,
         Input::Reached { .. } => 7,
         Input::Lost { .. } => 8,
         Input::Gone { .. } => 9,
         Input::Traffic { .. } => 10,
         Input::NoReply { .. } => 11,
         Input::PingUnsupported { .. } => 12,
+        Input::Pong { .. } => 13,
+        Input::Listed { .. } => 14,
+        Input::Renew { .. } => 15,
+        Input::ServerChanged { .. } => 16,
+        Input::Silence { .. } => 17,
     }
 }
 
@@ -192,7 +196,7 @@ const fn output(output: &Output, before: &Snapshot) -> usize {
         Output::Dial { interactive: true, .. } => 1,
         Output::Publish { .. } => 2,
         Output::Withdraw => 3,
-        Output::Ping { .. } => 4,
+        Output::Ping { .. } | Output::Ask { .. } => 4,
         Output::Close { cause: CloseCause::Failed(_), .. } => 5,
         Output::Close { cause: CloseCause::Parked, .. } => 6,
         Output::Close { cause: CloseCause::Idle, .. } => 7,

@@ -140,6 +140,7 @@ impl Herd {
                 }
                 // Who is back is not looked at any more, so nobody pings; callers wait, whatever they are told.
                 Output::Ping { .. }
+                | Output::Ask { .. }
                 | Output::Publish { .. }
                 | Output::Withdraw
                 | Output::Admit(_)

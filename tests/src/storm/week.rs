@@ -214,7 +214,9 @@ impl Run {
                     let takes = self.dice.one([1, 50, 50, 8_000, 20_000]);
                     self.agenda.add(self.now + takes * MILLI, What::Gone(who, epoch));
                 }
-                Output::Ping { epoch } => self.agenda.add(self.now + 20 * MILLI, What::Pong(who, epoch)),
+                Output::Ping { epoch } | Output::Ask { epoch } => {
+                    self.agenda.add(self.now + 20 * MILLI, What::Pong(who, epoch))
+                }
                 Output::Admit(answer) => admission = Some(answer),
                 Output::Publish { .. } => self.seen.sessions += 1,
                 Output::Event(Event::StatusChanged { status: Status::Parked(reason), .. }) => {
@@ -260,7 +262,7 @@ impl Run {
             tenant.inbound = tenant.inbound.max(since.as_nanos());
             let answered = std::mem::take(&mut tenant.answered);
             let (inbound, oldest) = (at(tenant.inbound), tenant.call.map(at));
-            self.give(who, Input::Traffic { epoch, inbound, answered, oldest });
+            self.give(who, Input::Traffic { epoch, inbound, answered, served: answered, answered_to: None, oldest });
         }
     }
 

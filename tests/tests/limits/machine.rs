@@ -35,7 +35,18 @@ fn a_step_and_an_admission_allocate_nothing() {
             if let Status::Ready(epoch) = machine.snapshot().status {
                 sessions += 1;
                 now = now + Duration::from_secs(u64::from(round % 100));
-                step(&mut machine, now, Input::Traffic { epoch, inbound: now, answered: true, oldest: None });
+                step(
+                    &mut machine,
+                    now,
+                    Input::Traffic {
+                        epoch,
+                        inbound: now,
+                        answered: true,
+                        served: true,
+                        answered_to: None,
+                        oldest: None,
+                    },
+                );
                 step(&mut machine, now, Input::NoReply { epoch, sent: now });
                 let failure = FailureClass::Transport.into();
                 step(&mut machine, now, Input::Lost { epoch, failure });

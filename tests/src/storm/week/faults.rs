@@ -143,7 +143,7 @@ impl Run {
             if self.dice.once_in(2) {
                 self.tenants[who as usize].deaf = true;
             }
-            self.give(who, Input::Resumed);
+            self.give(who, Input::Resumed { by_call: false });
         }
     }
 

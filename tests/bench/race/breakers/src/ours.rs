@@ -91,7 +91,7 @@ struct Ready {
 
 impl Ready {
     fn answer(&self, now: Timestamp) -> Input {
-        Input::Traffic { epoch: self.epoch, inbound: now, answered: true, oldest: None }
+        Input::Traffic { epoch: self.epoch, inbound: now, answered: true, served: true, answered_to: None, oldest: None }
     }
 
     fn no_reply(&self, now: Timestamp) -> Input {
