@@ -37,7 +37,6 @@ use std::time::Duration;
 use mcp_reconnect_core::{Config, ConfigBuilder};
 
 pub use crate::options::{CataloguePolicy, Connect};
-pub use digest::{Digest, NoDigest};
 pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
 pub use places::usual_places;
@@ -47,7 +46,7 @@ pub use read::CONTAINERS;
 pub use watcher::{WatchError, WatchOptions, Watcher};
 
 use crate::connection::Builder;
-use crate::link::Connector;
+use crate::link::{Connector, REDIAL_SPREAD};
 use crate::options::{CallOptions, Require, Tuning};
 use crate::protocol::EraPolicy;
 
@@ -116,9 +115,6 @@ pub struct ServerConfig {
     pub on_change: CataloguePolicy,
 }
 
-/// Over how long the first redials of a host's servers, and the questions after a suspend, are spread.
-const REDIAL_SPREAD: Duration = Duration::from_millis(250);
-
 impl ServerConfig {
     /// A server with this endpoint, and the default of everything else.
     pub fn new(endpoint: impl Into<Endpoint>) -> Self {
@@ -176,11 +172,13 @@ impl ServerConfig {
         Tuning { config: self.machine, options: self.calls, max_in_flight: self.max_in_flight }
     }
 
-    /// A fingerprint of what a connection cannot change without being replaced: the endpoint as it is after expansion,
-    /// secrets included, the era and what a session must have reached.
+    /// A fingerprint of all that a connection cannot change without being replaced, 32 hexadecimal digits: the endpoint as
+    /// it is after expansion, secrets included, the era, and what a session must have reached.
     ///
-    /// The same on every platform, in every process, and in later versions: what they add counts only where it is set.
-    pub fn digest(&self) -> Digest {
+    /// It is equal on every platform, in every process, and in later versions: a setting that they add counts only where
+    /// it is set. The hash keeps a secret with the entropy of a key; a password of a few letters could be guessed from it,
+    /// so a file that holds digests should be its owner's to read.
+    pub fn digest(&self) -> String {
         digest::of(self)
     }
 }

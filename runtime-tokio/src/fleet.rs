@@ -46,18 +46,19 @@ use crate::connection::{Connection, ServerState, ServerStatus};
 use crate::error::BuildError;
 use crate::session::view::Handler;
 
-pub use crate::options::CataloguePolicy;
-pub use approval::{Approvals, Aspect, Fingerprint, Verdict};
+pub use approval::{Aspect, Fingerprint};
 pub use call::FleetCallError;
 pub use event::{FleetEvent, FleetEvents};
 pub use names::{NamingError, ToolNaming};
 pub use ready::{Readiness, Select};
 pub use report::{ApplyReport, Outcome};
-pub use tools::{FleetTool, FleetTools, LookupError, Notice, ToolsDiff, Withheld};
+pub use tools::{FleetTool, LookupError, Notice, ToolsDiff, Withheld};
 
+use approval::Approvals;
 use event::FLEET_EVENT_CAPACITY;
-use state::{Saver, State, StateFile};
+use state::{SavedState, Saver, StateFile};
 use tenant::Server;
+use tools::FleetTools;
 
 /// Many named connections. A cheap handle: clones share the fleet, which ends with the last of them.
 #[derive(Clone)]
@@ -77,7 +78,7 @@ pub(crate) struct Inner {
     tasks: TaskTracker,
     saver: Option<Saver>,
     /// What is to be kept of a fleet that ended without a shutdown.
-    last: Arc<Mutex<State>>,
+    last: Arc<Mutex<SavedState>>,
 }
 
 struct Servers {
@@ -88,7 +89,7 @@ struct Servers {
     /// The number of the next connection.
     next: u64,
     /// What an earlier process left behind, until the server is known.
-    kept: State,
+    kept: SavedState,
     closed: bool,
 }
 
@@ -137,7 +138,7 @@ impl FleetBuilder {
     /// No tokio runtime.
     pub fn build(self) -> Result<Fleet, BuildError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        let (mut kept, mut approvals) = (State::default(), Approvals::default());
+        let (mut kept, mut approvals) = (SavedState::default(), Approvals::default());
         if let Some(file) = &self.state {
             let (state, warnings) = file.load();
             for warning in warnings {
@@ -238,7 +239,7 @@ impl Fleet {
         tools
     }
 
-    /// What is listed and not offered, since it is not what was approved ([`CataloguePolicy::Refuse`]).
+    /// What is listed and not offered, since it is not what was approved ([`CataloguePolicy::Refuse`](crate::config::CataloguePolicy::Refuse)).
     pub fn withheld(&self) -> Vec<Withheld> {
         self.0.lock().tools.withheld().cloned().collect()
     }
@@ -319,7 +320,7 @@ impl Inner {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> SavedState {
         let servers = self.lock();
         let known = servers
             .by_name

@@ -263,8 +263,8 @@ pub trait LinkControl: Send + Sync {
         std::future::ready(self.survives()).boxed()
     }
 
-    /// Why the frames ended: exit status and the last lines of stderr, where they come within [`WHY_TIMEOUT`] (which
-    /// the transport keeps), what is known by then otherwise.
+    /// Why the frames ended: exit status and the last lines of stderr, where they come within 250 ms (which the
+    /// transport keeps), what is known by then otherwise.
     fn why(&self) -> BoxFuture<'_, Ended>;
 }
 
@@ -319,8 +319,10 @@ impl fmt::Display for ConnectError {
 impl Error for ConnectError {}
 
 /// How many outbound frames a link queues before its senders wait.
-pub const OUTBOUND_CAPACITY: usize = 64;
+pub(crate) const OUTBOUND_CAPACITY: usize = 64;
 /// How many inbound frames a link queues before its reader waits.
-pub const INBOUND_CAPACITY: usize = 64;
+pub(crate) const INBOUND_CAPACITY: usize = 64;
 /// How long a link may take to say why it ended, once its frames have.
-pub const WHY_TIMEOUT: Duration = Duration::from_millis(250);
+pub(crate) const WHY_TIMEOUT: Duration = Duration::from_millis(250);
+/// Over how long the clients of a shared server spread their first redials, and their questions after a suspend.
+pub(crate) const REDIAL_SPREAD: Duration = Duration::from_millis(250);

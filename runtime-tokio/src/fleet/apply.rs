@@ -128,7 +128,7 @@ impl Inner {
             .boxed_handler(move |epoch| handlers(&server, epoch))
             .observer(observer)
             .entrance(Entrance::new(tenancy.clone(), self.queue.clone()));
-        if let Some(kept) = servers.kept.server(name, &config.digest().to_string()) {
+        if let Some(kept) = servers.kept.server(name, &config.digest()) {
             builder = kept.restore(builder);
         }
         let _runtime = self.runtime.enter();

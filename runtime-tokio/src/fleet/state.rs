@@ -6,7 +6,7 @@
 //! without it, everything is found out again.
 //!
 //! ```no_run
-//! # use mcp_reconnect::{Connection, fleet::state::{Saver, ServerState, State, StateFile}, link::Connector};
+//! # use mcp_reconnect::{Connection, fleet::state::{SavedServer, SavedState, StateFile}, link::Connector};
 //! # async fn host(connector: impl Connector) -> Result<(), Box<dyn std::error::Error>> {
 //! let file = StateFile::new("/var/lib/my-host/mcp-state.json");
 //! let (kept, warnings) = file.load();
@@ -18,12 +18,9 @@
 //!     builder = server.restore(builder);
 //! }
 //! let connection = builder.build()?;
-//! let of = connection.clone();
-//! let collect = move || State::from_iter([("files".to_owned(), ServerState::of(&of, "digest of its configuration"))]);
-//! let (saver, run) = Saver::new(file, collect, |warning| eprintln!("{warning}"));
-//! tokio::spawn(run);
-//! saver.changed(); // whenever something did
-//! saver.finish().await?; // before the connections are shut down
+//! // Later, and before the connection is shut down:
+//! let server = SavedServer::of(&connection, "digest of its configuration");
+//! file.save(&SavedState::from_iter([("files".to_owned(), server)]))?;
 //! # Ok(()) }
 //! ```
 //!
@@ -68,21 +65,21 @@ use crate::protocol::EraFacts;
 use crate::session::catalogue::{Catalogue, Item, Part};
 
 pub use file::StateFile;
-pub use saver::{FINISH_TIMEOUT, SAVE_INTERVAL, Saver};
-pub use warning::{MAX_SIZE, StateProblem, StateWarning};
+pub(super) use saver::Saver;
+pub use warning::{StateProblem, StateWarning};
 
 type Tools = Option<Arc<[Item<Tool>]>>;
 
 /// What is kept about all servers, by name.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub struct State {
-    servers: BTreeMap<String, ServerState>,
+pub struct SavedState {
+    servers: BTreeMap<String, SavedServer>,
 }
 
 /// What is kept about one server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ServerState {
+pub struct SavedServer {
     digest: String,
     /// When `memory` was taken: milliseconds since 1970.
     saved_at: u64,
@@ -95,16 +92,16 @@ pub struct ServerState {
     pub approvals: Value,
 }
 
-impl State {
+impl SavedState {
     /// What is known of this server, with the time that has passed since it was saved taken off its wait; `None` where
     /// nothing is known, or where its configuration had another digest.
     ///
     /// The wall clock says how much time has passed. One that was set back takes off nothing.
-    pub fn server(&self, name: &str, digest: &str) -> Option<ServerState> {
+    pub fn server(&self, name: &str, digest: &str) -> Option<SavedServer> {
         self.server_at(name, digest, unix_millis())
     }
 
-    fn server_at(&self, name: &str, digest: &str, now: u64) -> Option<ServerState> {
+    fn server_at(&self, name: &str, digest: &str, now: u64) -> Option<SavedServer> {
         let server = self.servers.get(name).filter(|server| server.digest == digest)?;
         let mut server = server.clone();
         let passed = Duration::from_millis(now.saturating_sub(server.saved_at));
@@ -114,13 +111,13 @@ impl State {
     }
 
     /// Keeps this about a server, in the place of what was kept before.
-    pub fn insert(&mut self, name: impl Into<String>, server: ServerState) {
+    pub fn insert(&mut self, name: impl Into<String>, server: SavedServer) {
         self.servers.insert(name.into(), server);
     }
 
     /// What is approved, of all servers.
     pub(super) fn approvals(&self) -> Approvals {
-        let of = |(name, server): (&String, &ServerState)| Some((name.clone(), server.approvals.clone()));
+        let of = |(name, server): (&String, &SavedServer)| Some((name.clone(), server.approvals.clone()));
         Approvals::from_parts(self.servers.iter().filter_map(of))
     }
 
@@ -130,18 +127,18 @@ impl State {
     }
 
     /// Everything that is kept, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &ServerState)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &SavedServer)> {
         self.servers.iter().map(|(name, server)| (name.as_str(), server))
     }
 }
 
-impl FromIterator<(String, ServerState)> for State {
-    fn from_iter<T: IntoIterator<Item = (String, ServerState)>>(servers: T) -> Self {
+impl FromIterator<(String, SavedServer)> for SavedState {
+    fn from_iter<T: IntoIterator<Item = (String, SavedServer)>>(servers: T) -> Self {
         Self { servers: servers.into_iter().collect() }
     }
 }
 
-impl ServerState {
+impl SavedServer {
     /// What is worth keeping about this connection now, without approvals. `digest` stands for the server's
     /// configuration: under another one, nothing of this is used again.
     ///

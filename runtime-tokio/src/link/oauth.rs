@@ -87,7 +87,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long a renewal may take, unless [`OAuth::refresh_timeout`] says otherwise.
-pub const REFRESH_TIMEOUT: Duration = Duration::from_secs(20);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// With these a token endpoint refuses the client or its grant for good (RFC 6749, section 5.2); what it says beside
 /// them, `temporarily_unavailable` say, may be otherwise next time. `invalid_grant` is rmcp's to tell.
@@ -142,7 +142,7 @@ impl OAuth {
         oauth
     }
 
-    /// How long a renewal may take until it counts as failed for now. Default [`REFRESH_TIMEOUT`]; a start of the
+    /// How long a renewal may take until it counts as failed for now. Default 20 s; a start of the
     /// connection should take longer, and more than 30 s are never waited for once a token is refused.
     pub fn refresh_timeout(mut self, timeout: Duration) -> Self {
         self.patience = timeout;

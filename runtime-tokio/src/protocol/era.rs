@@ -12,6 +12,7 @@ use crate::protocol::frame::RpcError;
 /// How a server's sessions begin: the two families of protocol revisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Era {
     /// Up to 2025-11-25: `initialize`, `ping`.
     Legacy,

@@ -34,6 +34,7 @@ pub struct Catalogue {
 
 /// One list of a catalogue.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub enum Part<T> {
     /// Not asked for yet.
     #[default]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// How the header names the format.
 pub(super) const FORMAT: &str = "mcp-reconnect-trace";
 /// The version of the format that is written, and the only one that is read.
-pub const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// Everything that a machine was told, in order.
 #[derive(Clone, PartialEq, Debug)]

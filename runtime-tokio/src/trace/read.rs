@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::format::{Answer, Entry, FORMAT, Header, Step, Trace, VERSION};
 
 /// The longest line that is read, in bytes; those that are written have a few thousand at most.
-pub const MAX_LINE: usize = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
 
 /// Why something could not be read as a trace.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl std::error::Error for TraceError {
 /// # Errors
 ///
 /// The first thing that is wrong, with the number of its line: another version, a line that cannot be understood or
-/// is longer than [`MAX_LINE`], or what the reader fails with.
+/// is longer than 64 KiB, or what the reader fails with.
 pub fn read(reader: impl BufRead) -> Result<Trace, TraceError> {
     let mut lines = Lines { reader, number: 0, bytes: Vec::new() };
     let Some(first) = lines.next()? else { return Err(TraceError::Empty) };

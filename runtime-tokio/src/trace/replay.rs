@@ -11,8 +11,8 @@ use super::format::{Answer, Entry, Step, Trace};
 
 impl Trace {
     /// Runs it through a fresh machine, one turn at a time.
-    pub fn replay(&self) -> Replay<'_> {
-        Replay { machine: self.header.machine(), entries: self.entries.iter(), over: None }
+    pub fn replay(&self) -> TraceReplay<'_> {
+        TraceReplay { machine: self.header.machine(), entries: self.entries.iter(), over: None }
     }
 
     /// Runs all of it, and compares what was recorded.
@@ -38,7 +38,7 @@ impl Trace {
 /// A trace on its way through a machine: an iterator over its turns. It ends with the trace, after the first turn that
 /// [differs](Turn::difference), or at a [gap](Self::gap): what a machine in another state would answer says nothing.
 #[derive(Clone, Debug)]
-pub struct Replay<'a> {
+pub struct TraceReplay<'a> {
     machine: ConnectionMachine,
     entries: slice::Iter<'a, Entry>,
     over: Option<Over>,
@@ -78,7 +78,7 @@ pub struct Turn<'a> {
     differs: bool,
 }
 
-impl Replay<'_> {
+impl TraceReplay<'_> {
     /// The gap that it has come to.
     pub const fn gap(&self) -> Option<Gap> {
         match self.over {
@@ -88,7 +88,7 @@ impl Replay<'_> {
     }
 }
 
-impl<'a> Iterator for Replay<'a> {
+impl<'a> Iterator for TraceReplay<'a> {
     type Item = Turn<'a>;
 
     fn next(&mut self) -> Option<Turn<'a>> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 /// The largest state file that is read or written, in bytes.
-pub const MAX_SIZE: u64 = 64 << 20;
+pub(super) const MAX_SIZE: u64 = 64 << 20;
 
 /// Why a state file, or a part of it, is not used or not written. Nothing but a warning: a host starts and runs without.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum StateProblem {
     Version(String),
     /// It is a folder, a device or a pipe. Neither read nor written.
     NotAFile,
-    /// It is, or would be, larger than [`MAX_SIZE`]. Neither read nor written.
+    /// It is, or would be, larger than 64 MiB. Neither read nor written.
     TooLarge,
     /// It is damaged: what is in it is not used.
     Damaged(String),
@@ -45,7 +45,7 @@ pub enum StateProblem {
         /// In words.
         reason: String,
     },
-    /// It was not written in time, or the [`Saver`](super::Saver) does not run.
+    /// It was not written in time, or the fleet's runtime went down.
     Unfinished,
 }
 

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::FleetTool;
-#[cfg(doc)]
-use crate::fleet::FleetTools;
 use crate::fleet::approval::Aspect;
+#[cfg(doc)]
+use crate::fleet::tools::FleetTools;
 
 /// What one step changed in what is offered, by public name, each in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct ToolsDiff {
     pub changed: Vec<String>,
     /// What an operator should know of this step.
     pub notices: Vec<Notice>,
-    /// Whether [`FleetTools::approvals`] are not what they were, and should be kept anew.
+    /// Whether the approvals have changed.
     pub approvals_changed: bool,
 }
 
@@ -70,7 +70,7 @@ pub enum Notice {
         tool: Arc<str>,
     },
     /// The tool is not what was approved, and is offered as it is now
-    /// ([`CataloguePolicy::Warn`](crate::fleet::CataloguePolicy::Warn)).
+    /// ([`CataloguePolicy::Warn`](crate::config::CataloguePolicy::Warn)).
     Changed {
         /// The server.
         server: Arc<str>,
@@ -86,7 +86,7 @@ pub enum Notice {
         server: Arc<str>,
     },
     /// The tool is not what was approved, and is withheld
-    /// ([`CataloguePolicy::Refuse`](crate::fleet::CataloguePolicy::Refuse)). Told once for each version of it.
+    /// ([`CataloguePolicy::Refuse`](crate::config::CataloguePolicy::Refuse)). Told once for each version of it.
     Withheld {
         /// The server.
         server: Arc<str>,

@@ -220,21 +220,6 @@ fn warn_offers_what_changed_and_tells_accept_says_nothing() {
 }
 
 #[test]
-fn all_of_a_server_are_approved_at_once_and_only_its_own() {
-    let mut tools = FleetTools::default();
-    for description in ["reads", "sends"] {
-        for server in ["a", "b"] {
-            set(&mut tools, server, Refuse, &[tool("read", description), tool("list", description)]);
-        }
-    }
-    assert_eq!(tools.withheld().count(), 4);
-    let approved = tools.approve_all(&named("a"));
-    assert_eq!(approved, ToolsDiff { approvals_changed: true, ..diff(&["a__list", "a__read"], &[], &[]) });
-    assert_eq!(tools.approve_all(&named("a")), ToolsDiff::default());
-    assert!(tools.withheld().all(|withheld| &*withheld.tool.server == "b"));
-}
-
-#[test]
 fn why_a_tool_is_not_there_is_told() {
     let mut tools = FleetTools::default();
     let server = named("s");

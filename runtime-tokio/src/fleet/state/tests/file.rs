@@ -8,6 +8,7 @@ use std::thread;
 use tempfile::{TempDir, tempdir};
 
 use super::super::file::parse;
+use super::super::warning::MAX_SIZE;
 use super::*;
 
 fn file_in(folder: &TempDir) -> StateFile {
@@ -32,13 +33,13 @@ fn problem_of(file: &StateFile) -> StateProblem {
     warning.problem
 }
 
-fn assert_loads(file: &StateFile, expected: &State) {
+fn assert_loads(file: &StateFile, expected: &SavedState) {
     let (state, warnings) = file.load();
     assert_eq!(warnings, []);
     assert_eq!(as_json(&state), as_json(expected));
 }
 
-fn saved(state: &State) -> Vec<u8> {
+fn saved(state: &SavedState) -> Vec<u8> {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     file.save(state).unwrap();
@@ -49,8 +50,8 @@ fn saved(state: &State) -> Vec<u8> {
 fn what_is_saved_is_loaded() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
-    assert_loads(&file, &State::default());
-    for state in [sample(), State::default(), sample()] {
+    assert_loads(&file, &SavedState::default());
+    for state in [sample(), SavedState::default(), sample()] {
         file.save(&state).unwrap();
         assert_loads(&file, &state);
         assert_eq!(names(folder.path()), ["state.json"]);
@@ -146,7 +147,7 @@ fn a_file_with_a_wrong_byte_is_read_in_part_or_not_at_all() {
             bytes[at] = byte;
             if let Ok(servers) = parse(&bytes) {
                 for json in servers.values() {
-                    drop(serde_json::from_str::<ServerState>(json.get()));
+                    drop(serde_json::from_str::<SavedServer>(json.get()));
                 }
             }
         }
@@ -208,7 +209,7 @@ fn an_empty_file_is_ours() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     fs::write(file.path(), "").unwrap();
-    assert_loads(&file, &State::default());
+    assert_loads(&file, &SavedState::default());
     file.save(&sample()).unwrap();
     assert_loads(&file, &sample());
 }
@@ -239,7 +240,7 @@ fn several_who_write_at_once_never_mix() {
     let file = file_in(&folder);
     let states = [0, 1].map(|writer| {
         let servers = 0..200 * (writer + 1);
-        State::from_iter(servers.map(|at| (format!("{writer}/{at}"), server("d", Status::Idle, None, None))))
+        SavedState::from_iter(servers.map(|at| (format!("{writer}/{at}"), server("d", Status::Idle, None, None))))
     });
     let expected = states.each_ref().map(as_json);
     file.save(&states[0]).unwrap();
@@ -264,7 +265,7 @@ fn write_for_ever() {
     let file = StateFile::new(path);
     for writes in 0.. {
         let servers = (0..300).map(|at| (format!("{writes}/{at}"), server("d", Status::Idle, None, None)));
-        file.save(&State::from_iter(servers)).unwrap();
+        file.save(&SavedState::from_iter(servers)).unwrap();
         println!("written");
     }
 }
@@ -396,8 +397,8 @@ mod unix {
         symlink("real/second", folder.path().join("state.json")).unwrap();
         symlink("target.json", real.join("second")).unwrap();
         let file = file_in(&folder);
-        assert_loads(&file, &State::default());
-        file.save(&State::default()).unwrap();
+        assert_loads(&file, &SavedState::default());
+        file.save(&SavedState::default()).unwrap();
         file.save(&sample()).unwrap();
         assert_loads(&file, &sample());
         assert_loads(&StateFile::new(real.join("target.json")), &sample());
