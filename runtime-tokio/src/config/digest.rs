@@ -11,8 +11,8 @@ use crate::protocol::EraPolicy;
 
 /// The fingerprint of a server: 128 bits of a SHA-256, as 32 hexadecimal digits.
 ///
-/// It hashes a list of fields, each its tag, the length of its value in bytes as a little-endian `u64`, and the value. A
-/// field with its default is left out, so that fields may be added and old digests stay. Tags are never given a new
+/// It hashes a list of fields, each its tag, the length of its value in bytes as a little-endian `u64`, and the value.
+/// A field with its default is left out, so that fields may be added and old digests stay. Tags are never given a new
 /// meaning.
 pub(super) fn of(server: &ServerConfig) -> String {
     let mut fields = Fields(Sha256::new());

@@ -24,7 +24,7 @@ pub enum TraceError {
     Empty,
     /// The first line is not the header of a trace.
     NotATrace {
-        /// What it is instead.
+        /// How it differs from a trace.
         problem: String,
     },
     /// It is a trace of another version.
@@ -38,7 +38,7 @@ pub enum TraceError {
         line: usize,
         /// Where in it, in bytes, counted from 1; 0: all of it.
         column: usize,
-        /// What is wrong.
+        /// The problem, in words.
         problem: String,
     },
 }
@@ -123,7 +123,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// What tells a header from other JSON, and one version from another.
+/// Tells a header from other JSON, and one version from another.
 #[derive(Deserialize)]
 struct Kind {
     format: Option<Value>,
@@ -196,7 +196,7 @@ fn problem(line: usize, problem: String) -> TraceError {
     TraceError::Line { line, column: 0, problem }
 }
 
-/// What is wrong; where, in a single line, is told apart.
+/// The problem without its place, which is reported separately.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem).to_owned()

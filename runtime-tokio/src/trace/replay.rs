@@ -66,12 +66,12 @@ impl fmt::Display for Gap {
     }
 }
 
-/// What a machine answered to one recorded input.
+/// A machine's answer to one recorded input.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Turn<'a> {
-    /// What it was told, and what was recorded of its answer.
+    /// The input, and the recorded answer.
     pub step: &'a Step,
-    /// What this machine answered.
+    /// This machine's answer.
     pub answer: Answer,
     /// The machine after that.
     pub snapshot: Snapshot,
@@ -116,7 +116,7 @@ fn same(recorded: &Answer, replayed: &Answer) -> bool {
 }
 
 impl Turn<'_> {
-    /// What was recorded, where it is not what this machine answered.
+    /// The two answers, where this machine's is not the recorded one.
     pub fn difference(&self) -> Option<Difference> {
         let recorded = self.step.answer.clone().filter(|_| self.differs)?;
         Some(Difference { line: self.step.line, recorded, replayed: self.answer.clone() })
@@ -139,9 +139,9 @@ pub struct Verified {
 pub struct Difference {
     /// The line of the input.
     pub line: usize,
-    /// What was recorded.
+    /// The recorded answer.
     pub recorded: Answer,
-    /// What the machine says now.
+    /// The machine's answer now.
     pub replayed: Answer,
 }
 

@@ -25,7 +25,7 @@ async fn watched(patience: Duration) -> (TempDir, PathBuf, Watcher) {
     (dir, path, watcher)
 }
 
-/// What is told next; a watcher that tells nothing more has failed.
+/// The next version; a watcher that reports nothing more has failed.
 async fn next(watcher: &mut Watcher) -> Option<Version> {
     let told = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
     told.expect("it tells of a change")
