@@ -68,7 +68,7 @@ type Handlers = dyn Fn(&str, Epoch) -> Handler + Send + Sync;
 
 pub(crate) struct Inner {
     handlers: Arc<Handlers>,
-    /// What the jitter of every server is drawn from, together with its name.
+    /// The seed of every server's jitter, together with its name.
     seed: u64,
     queue: Arc<DialQueue>,
     runtime: tokio::runtime::Handle,
@@ -77,18 +77,18 @@ pub(crate) struct Inner {
     /// Connections that are being shut down, and the saver.
     tasks: TaskTracker,
     saver: Option<Saver>,
-    /// What is to be kept of a fleet that ended without a shutdown.
+    /// The state to keep of a fleet that ended without a shutdown.
     last: Arc<Mutex<SavedState>>,
 }
 
 struct Servers {
     by_name: BTreeMap<Arc<str>, Server>,
     tools: FleetTools,
-    /// Who is, or was lately, the connection of a name.
+    /// The right to be the connection of a name, while anything holds it.
     tenancies: BTreeMap<Arc<str>, Weak<Semaphore>>,
     /// The number of the next connection.
     next: u64,
-    /// What an earlier process left behind, until the server is known.
+    /// The state of an earlier process, until the server is known.
     kept: SavedState,
     closed: bool,
 }
@@ -228,8 +228,8 @@ impl Fleet {
         }
     }
 
-    /// What may be called, by server in ascending order, then as the server lists it. What a server listed whose session
-    /// is being rebuilt, was put to rest, or was never there in this process is marked as stale.
+    /// The tools that may be called, by server in ascending order, then as the server lists them. Tools of a server
+    /// whose session is being rebuilt, was put to rest, or was never there in this process are marked as stale.
     pub fn tools(&self) -> Vec<FleetTool> {
         let servers = self.0.lock();
         let mut tools: Vec<_> = servers.tools.iter().cloned().collect();
@@ -239,7 +239,8 @@ impl Fleet {
         tools
     }
 
-    /// What is listed and not offered, since it is not what was approved ([`CataloguePolicy::Refuse`](crate::config::CataloguePolicy::Refuse)).
+    /// The tools that are listed and not offered, since they are not as they were approved
+    /// ([`CataloguePolicy::Refuse`](crate::config::CataloguePolicy::Refuse)).
     pub fn withheld(&self) -> Vec<Withheld> {
         self.0.lock().tools.withheld().cloned().collect()
     }
@@ -263,7 +264,7 @@ impl Fleet {
         servers.by_name.iter().map(of).collect()
     }
 
-    /// What happens from now on, in order.
+    /// Subscribes to the events from now on, in order.
     pub fn events(&self) -> FleetEvents {
         FleetEvents(self.0.events.subscribe())
     }

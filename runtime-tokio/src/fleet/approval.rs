@@ -13,7 +13,7 @@ use crate::options::CataloguePolicy;
 use crate::protocol::frame::{Object, is_null};
 use crate::session::catalogue::{Item, canonical};
 
-/// What of a tool counts for its approval.
+/// A part of a tool that counts for its approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Aspect {
@@ -50,8 +50,8 @@ impl fmt::Display for Aspect {
     }
 }
 
-/// What tells whether a tool is the one that was approved: a SHA-256 of each [`Aspect`] that it has, over the JSON text
-/// with its members sorted and without spaces. Other members, `_meta` and icons among them, may change freely.
+/// Tells whether a tool is the one that was approved: a SHA-256 of each [`Aspect`] that it has, over the JSON text with
+/// its members sorted and without spaces. Other members, `_meta` and icons among them, may change freely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fingerprint {
@@ -71,7 +71,7 @@ impl Fingerprint {
     /// This tool's.
     pub fn of(tool: &Item<Tool>) -> Self {
         let mut fingerprint = Self::default();
-        // What rmcp could read as a tool is an object.
+        // A text that rmcp could read as a tool is an object.
         let Object(members) = serde_json::from_str(tool.json().get()).unwrap_or_default();
         for (name, value) in members {
             if let Some(aspect) = Aspect::ALL.into_iter().find(|aspect| aspect.member() == name) {
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
-/// What is approved, by server and tool. The state to keep: it is written and read with serde.
+/// The approved versions, by server and tool. The state to keep: it is written and read with serde.
 ///
 /// A tool is approved when it is first seen. It stays so while its server does not list it, so that one which is taken
 /// away and comes back as another is found out.
@@ -162,7 +162,7 @@ pub(crate) struct Approvals {
     servers: BTreeMap<String, BTreeMap<String, Fingerprint>>,
 }
 
-/// What becomes of a tool that is listed.
+/// The decision about a tool that is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) enum Vetting {
@@ -183,7 +183,7 @@ pub(crate) enum Vetting {
 }
 
 impl Approvals {
-    /// What is approved as this tool of this server.
+    /// The version of this server's tool that is approved.
     pub(crate) fn approved(&self, server: &str, tool: &str) -> Option<&Fingerprint> {
         self.servers.get(server)?.get(tool)
     }
@@ -210,8 +210,8 @@ impl Approvals {
         self.servers.entry(server.to_owned()).or_default().insert(tool.to_owned(), fingerprint);
     }
 
-    /// What is kept of one server, and its counterpart: what cannot be read is not approved, which is trust on first use
-    /// again.
+    /// The approvals of one server, to be kept, and its counterpart: a part that cannot be read is not approved, which
+    /// is trust on first use again.
     pub(super) fn of(&self, server: &str) -> Value {
         self.servers.get(server).and_then(|tools| serde_json::to_value(tools).ok()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a tool of one server is called among the tools of all.
+//! The name of a server's tool among the tools of all.
 
 use std::fmt;
 
@@ -59,7 +59,7 @@ impl ToolNaming {
         Ok(Self { separator, max_len })
     }
 
-    /// What stands between the server's name and the tool's.
+    /// The text between the server's name and the tool's.
     pub fn separator(&self) -> &str {
         &self.separator
     }

@@ -1,4 +1,4 @@
-//! What a host keeps about its servers from one start to the next, in one file.
+//! The state that a host keeps about its servers from one start to the next, in one file.
 //!
 //! A host that is started again goes on where it stopped: a server that was parked a minute ago keeps its wait
 //! ([`Builder::restore`]), a server's protocol era is not probed again ([`Builder::era_facts`]), and what a server listed
@@ -70,14 +70,14 @@ pub use warning::{StateProblem, StateWarning};
 
 type Tools = Option<Arc<[Item<Tool>]>>;
 
-/// What is kept about all servers, by name.
+/// The state of all servers, by name.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct SavedState {
     servers: BTreeMap<String, SavedServer>,
 }
 
-/// What is kept about one server.
+/// The state of one server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedServer {
     digest: String,
@@ -87,14 +87,14 @@ pub struct SavedServer {
     memory: Memory,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "tools")]
     tools: Tools,
-    /// What the host keeps beside it; null for nothing.
+    /// Anything that the host keeps beside it; null for nothing.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub approvals: Value,
 }
 
 impl SavedState {
-    /// What is known of this server, with the time that has passed since it was saved taken off its wait; `None` where
-    /// nothing is known, or where its configuration had another digest.
+    /// The state of this server, with the time that has passed since it was saved taken off its wait; `None` where
+    /// there is none, or where its configuration had another digest.
     ///
     /// The wall clock says how much time has passed. One that was set back takes off nothing.
     pub fn server(&self, name: &str, digest: &str) -> Option<SavedServer> {
@@ -115,7 +115,7 @@ impl SavedState {
         self.servers.insert(name.into(), server);
     }
 
-    /// What is approved, of all servers.
+    /// The approvals of all servers.
     pub(super) fn approvals(&self) -> Approvals {
         let of = |(name, server): (&String, &SavedServer)| Some((name.clone(), server.approvals.clone()));
         Approvals::from_parts(self.servers.iter().filter_map(of))
@@ -139,8 +139,8 @@ impl FromIterator<(String, SavedServer)> for SavedState {
 }
 
 impl SavedServer {
-    /// What is worth keeping about this connection now, without approvals. `digest` stands for the server's
-    /// configuration: under another one, nothing of this is used again.
+    /// Takes the state of this connection as of now, without approvals. `digest` stands for the server's configuration:
+    /// under another one, nothing of this is used again.
     ///
     /// Of a connection that was shut down, neither a park nor a wait is left to be kept.
     pub fn of(connection: &Connection, digest: impl Into<String>) -> Self {
@@ -163,17 +163,17 @@ impl SavedServer {
         &self.digest
     }
 
-    /// What is known of the server's protocol era.
+    /// The facts about the server's protocol era.
     pub fn era(&self) -> &EraFacts {
         &self.era
     }
 
-    /// What the machine goes on with.
+    /// The machine's memory, for the next one to go on with.
     pub fn memory(&self) -> Memory {
         self.memory
     }
 
-    /// What the server listed last; `None` where it never did.
+    /// The server's last list; `None` where it never listed.
     pub fn catalogue(&self) -> Option<Catalogue> {
         let tools = self.tools.clone()?;
         Some(Catalogue { tools: Part::Listed(tools), ..Catalogue::default() })

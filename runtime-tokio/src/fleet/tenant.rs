@@ -20,7 +20,7 @@ pub(super) struct Server {
     pub(super) digest: String,
     /// None while it is disabled.
     pub(super) tenant: Option<Tenant>,
-    /// What is to be kept of it while it is disabled.
+    /// The state to keep of it while it is disabled.
     pub(super) rest: Option<SavedServer>,
 }
 
@@ -50,7 +50,7 @@ impl Server {
         self.connection().is_some_and(|connection| connection.snapshot().status == Status::Shutdown)
     }
 
-    /// What is to be kept of it, its approvals among it.
+    /// The state to keep of it, its approvals among it.
     pub(super) fn state(&self, name: &str, approvals: &Approvals) -> Option<SavedServer> {
         let Some(connection) = self.connection() else { return self.rest.clone() };
         let mut state = SavedServer::of(connection, self.digest.clone());

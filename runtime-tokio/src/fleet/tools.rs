@@ -20,16 +20,16 @@ const MAX_ABSENT: usize = 10_000;
 
 /// The tools that several servers offer, each under its [public name](ToolNaming).
 ///
-/// What a server offers is swapped in whole, and each change is told as a [`ToolsDiff`]: an observer that applies every
+/// A server's list is swapped in whole, and each change is told as a [`ToolsDiff`]: an observer that applies every
 /// diff in order knows at any time exactly what is offered.
 ///
 /// A tool is not offered while its server's filter leaves it out, while it awaits approval, or when it is listed under a
 /// name that its server has listed before it: then the first one counts. A public name is for good that of the first tool
 /// that was offered under it. Should a tool come to a name that another one has had (see [`ToolNaming`]), it is not
 /// offered, even when that other one is gone: no call ever reaches a tool that the caller has not seen under this name.
-/// What has a name depends on the order of the servers' coming there, and only there.
+/// The name of a tool depends on the order of the servers' coming there, and on that alone.
 ///
-/// What a server no longer lists is remembered, up to 10,000 tools a server: then those are forgotten, and it is told.
+/// Tools that a server no longer lists are remembered, up to 10,000 a server: then those are forgotten, with a notice.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FleetTools {
     naming: ToolNaming,
@@ -64,7 +64,7 @@ struct Owner {
 /// A tool as it is offered. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FleetTool {
-    /// What it is called in the list of all.
+    /// Its name in the list of all.
     pub name: Arc<str>,
     /// Whose it is.
     pub server: Arc<str>,
@@ -95,7 +95,7 @@ pub struct Withheld {
     pub tool: FleetTool,
     /// In what it differs from the approved one.
     pub changed: Vec<Aspect>,
-    /// What tells this version of it from others.
+    /// Tells this version of it from others.
     pub fingerprint: Fingerprint,
 }
 
@@ -110,7 +110,7 @@ impl FleetTools {
         &self.naming
     }
 
-    /// What is approved, to be kept for the next [`new`](Self::new).
+    /// The approvals, to be kept for the next [`new`](Self::new).
     pub(crate) fn approvals(&self) -> &Approvals {
         &self.approvals
     }
@@ -139,7 +139,7 @@ impl FleetTools {
         if let Some(offered) = offered {
             return Ok(offered);
         }
-        // What is said of a name is said of its owner, where it has one.
+        // The answer for a name is that for its owner, where it has one.
         let speaks =
             |server: &Arc<str>, tool: &str| owner.is_none_or(|owner| owner.server == *server && *owner.tool == *tool);
         for (server, entry) in &self.servers {

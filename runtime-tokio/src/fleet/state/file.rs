@@ -19,7 +19,7 @@ const FORMAT: &str = "mcp-reconnect-state";
 const VERSION: u64 = 1;
 /// How every file begins that was written here.
 const BEGIN: &str = r#"{"format":"mcp-reconnect-state","version":1,"#;
-/// What is enough of it to know a damaged file as ours.
+/// The part of it that is enough to know a damaged file as ours.
 const MARK: &str = r#"{"format":"mcp-reconnect-state""#;
 
 /// The name of a temporary file begins with a dot and the name of the state file, and ends with this.
@@ -140,7 +140,7 @@ impl StateFile {
     }
 }
 
-/// What is in the file; `None` where there is none.
+/// Reads the file; `None` where there is none.
 fn read_bytes(target: &Path) -> Result<Option<Vec<u8>>, StateProblem> {
     let Some(file) = open(target)? else { return Ok(None) };
     let mut bytes = Vec::new();

@@ -27,7 +27,7 @@ pub(crate) struct Saver {
     file: Arc<StateFile>,
 }
 
-/// What the handles ask for: a change marks the channel, this says whether it was the last one.
+/// An order of the handles: a change marks the channel, this says whether it was the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Order {
     #[default]
@@ -98,7 +98,7 @@ impl<C: Fn() -> SavedState + Send, W: Fn(&StateWarning) + Send> Writer<C, W> {
             let last = match next(&mut self.orders).await {
                 Some(Order::Save) => self.gather().await,
                 Some(Order::Finish) => true,
-                // What is in the file is the last state, unless it could not be written.
+                // The last state is in the file, unless it could not be written.
                 None if self.outcome.borrow().warning.is_none() => break,
                 None => true,
             };

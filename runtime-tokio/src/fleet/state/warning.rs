@@ -1,4 +1,4 @@
-//! What may be wrong with a state file.
+//! Problems with a state file.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -11,11 +11,11 @@ pub(super) const MAX_SIZE: u64 = 64 << 20;
 pub struct StateWarning {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub problem: StateProblem,
 }
 
-/// What is wrong with a state file.
+/// A problem with a state file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateProblem {
@@ -29,7 +29,7 @@ pub enum StateProblem {
     TooLarge,
     /// It is damaged: what is in it is not used.
     Damaged(String),
-    /// What it says about one server cannot be read, and is not used.
+    /// The entry of one server cannot be read, and is not used.
     Server {
         /// Which.
         name: String,
@@ -38,7 +38,7 @@ pub enum StateProblem {
     },
     /// The file system refused.
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// The kind of error.
         kind: io::ErrorKind,

@@ -1,4 +1,4 @@
-//! What is told of a list of tools: what changed, what an operator should know, and why a tool is not there.
+//! Reports on a list of tools: its changes, notices for an operator, and why a tool is not there.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,17 +9,17 @@ use crate::fleet::approval::Aspect;
 #[cfg(doc)]
 use crate::fleet::tools::FleetTools;
 
-/// What one step changed in what is offered, by public name, each in ascending order.
+/// The changes of one step in the tools that are offered, by public name, each in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolsDiff {
-    /// What is offered and was not.
+    /// Tools that were not offered before.
     pub added: Vec<String>,
-    /// What was offered and is not.
+    /// Tools that are no longer offered.
     pub removed: Vec<String>,
-    /// What was offered and is, with any member of it different. Whether it is stale does not count.
+    /// Tools that are offered as before, with any member of them different. Whether one is stale does not count.
     pub changed: Vec<String>,
-    /// What an operator should know of this step.
+    /// Notices for an operator.
     pub notices: Vec<Notice>,
     /// Whether the approvals have changed.
     pub approvals_changed: bool,

@@ -122,7 +122,7 @@ fn a_name_stays_that_of_the_first_tool_that_had_it() {
     assert_eq!(set(&mut tools, other.0, Refuse, &list), ToolsDiff::default());
     let gone = LookupError::NotOffered { server: named(one.0), tool: named(&one.1) };
     assert_eq!(tools.lookup(&name).unwrap_err(), gone);
-    // What keeps the other one back says nothing of the first.
+    // The reason that keeps the other one back does not concern the first.
     set(&mut tools, other.0, Refuse, &[tool(&other.1, "changed")]);
     assert_eq!((tools.withheld().count(), tools.lookup(&name).unwrap_err()), (1, gone));
 
@@ -170,7 +170,7 @@ fn a_changed_tool_is_withheld_until_it_is_approved() {
     let approved = tools.approve(&server, "read", Some(&seen));
     assert_eq!(approved, ToolsDiff { approvals_changed: true, ..diff(&["s__read"], &[], &[]) });
     assert_eq!((offered(&tools), tools.withheld().count()), (vec!["s__read", "s__list"], 0));
-    // What was approved at first is not any more.
+    // The version that was approved at first is no longer approved.
     assert_eq!(set(&mut tools, "s", Refuse, &[tool("read", "reads")]).removed, ["s__list", "s__read"]);
 }
 

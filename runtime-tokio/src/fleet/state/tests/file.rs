@@ -15,7 +15,7 @@ fn file_in(folder: &TempDir) -> StateFile {
     StateFile::new(folder.path().join("state.json"))
 }
 
-/// What is in the folder, by name.
+/// The names in the folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -23,7 +23,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What is wrong with it, where nothing of it can be used.
+/// The problem with a file of which nothing can be used.
 fn problem_of(file: &StateFile) -> StateProblem {
     let (state, mut warnings) = file.load();
     assert_eq!((state.iter().count(), warnings.len()), (0, 1), "{warnings:?}");
@@ -298,7 +298,7 @@ fn a_writer_that_is_killed_leaves_a_whole_file() {
         let of: BTreeSet<_> = state.iter().filter_map(|(name, _)| name.split_once('/')).map(|n| n.0).collect();
         assert_eq!((state.iter().count(), of.len()), (300, 1));
     }
-    // What it may have left is gone an hour later.
+    // A file that it may have left is gone an hour later.
     for name in names(folder.path()) {
         let file = fs::File::options().write(true).open(folder.path().join(name)).unwrap();
         let modified = file.metadata().unwrap().modified().unwrap();

@@ -91,7 +91,7 @@ struct Model {
     rules: BTreeMap<&'static str, Rules>,
     approved: BTreeMap<Pair, u8>,
     owners: BTreeMap<String, Pair>,
-    /// What was decided of each server's tools when it was last reviewed, in listing order.
+    /// The decisions on each server's tools when it was last reviewed, in listing order.
     offered: BTreeMap<&'static str, Vec<(String, bool, Value)>>,
     reasons: BTreeMap<&'static str, Vec<(String, LookupError)>>,
 }
@@ -147,7 +147,7 @@ impl Model {
         }
     }
 
-    /// What is said of a name.
+    /// The answer for a name.
     fn reason(&self, name: &str) -> LookupError {
         let Some((server, tool)) = self.owners.get(name) else {
             let first = self.reasons.values().flatten().filter(|(of, _)| of == name);
