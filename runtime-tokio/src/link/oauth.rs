@@ -1,8 +1,8 @@
 //! rmcp's OAuth as the credentials of a server: tokens are renewed in silence, users log in when it suits the host.
 //!
 //! [`OAuth`] gives each request the access token that rmcp's [`AuthorizationManager`] holds, and renews it with the
-//! refresh token: shortly before it expires, or when the server refuses it, once for all who need it. It never asks a
-//! user, opens a browser or listens for a redirect, whoever wants the session. Where it takes a user the connection
+//! refresh token: shortly before it expires, or when the server refuses it, once for all requests that need it. It
+//! never asks a user, opens a browser or listens for a redirect. Where it takes a user the connection
 //! parks as [`NeedsAuth`](crate::core::ParkReason::NeedsAuth) and is silent towards the server and the authorization
 //! server until the host says with [`WakeCause::Credentials`](crate::core::WakeCause::Credentials) that somebody has
 //! logged in. An authorization server that is down, slow or overloaded is an outage like the server's own: the
@@ -130,7 +130,7 @@ struct Token {
 enum When {
     /// If rmcp finds that it is about to expire.
     Due,
-    /// Whatever its expiry: the server has refused it.
+    /// Regardless of its expiry: the server has refused it.
     Now,
 }
 

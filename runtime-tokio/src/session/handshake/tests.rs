@@ -317,7 +317,7 @@ async fn k23_a_server_that_dies_on_the_probe_is_legacy() {
     dial.greet().await;
     dial.established().await;
 
-    // The same with initialize under way.
+    // Once more with initialize under way.
     let (dial, ..) = silent(&unknown()).await;
     dial.far.hang_up();
     assert!(matches!(dial.outcome.await.unwrap(), Err(HandshakeError::ProbeKilled { .. })));
