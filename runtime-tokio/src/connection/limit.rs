@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_in_order_and_one_that_nobody_takes_goes_to_the_next() {
+    fn places_go_in_order_and_an_untaken_one_goes_to_the_next() {
         let limit = one_at_a_time();
         let first = limit.enter().now_or_never().expect("there is room");
         let mut second = Box::pin(limit.enter());

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modern_client_greets_a_legacy_server_without_what_it_cannot_be_asked() {
+    fn a_modern_client_greets_a_legacy_server_without_requests() {
         let meta = format!(
             r#"{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_INFO}":{{"name":"m","version":"2"}},"{CLIENT_CAPABILITIES}":{{"sampling":{{}},"extensions":{{"a":{{}}}}}}}}"#
         );

@@ -108,7 +108,7 @@ async fn a_broken_version_is_told_with_all_that_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_reads_the_same_is_no_change_and_neighbours_are_nobodys_business() {
+async fn an_equal_text_or_a_changed_neighbour_is_no_change() {
     let (dir, path, mut watcher) = watched(NEVER).await;
     fs::write(&path, server("first") + "\n\n").unwrap();
     fs::write(dir.path().join("other.json"), server("other")).unwrap();

@@ -98,7 +98,7 @@ fn the_time_that_passed_is_taken_off_the_wait() {
 }
 
 #[test]
-fn what_was_looked_up_late_and_saved_again_has_its_time_taken_off_once() {
+fn time_is_taken_off_once_when_saved_again_after_a_late_look_up() {
     let server = sample().server_at("parked", "d2", THEN + 10_000).unwrap();
     let state = SavedState::from_iter([("parked".to_owned(), server)]);
     let left = state.server_at("parked", "d2", THEN + 20_000).unwrap().memory.next_dial_in;

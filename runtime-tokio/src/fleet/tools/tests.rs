@@ -77,7 +77,7 @@ fn a_stale_list_is_offered_and_marked() {
 }
 
 #[test]
-fn members_that_do_not_count_for_approval_are_changes_all_the_same() {
+fn members_outside_approval_are_changes_all_the_same() {
     let mut tools = FleetTools::default();
     let mut versioned = tool("read", "");
     set(&mut tools, "s", Refuse, &[versioned.clone()]);
@@ -86,7 +86,7 @@ fn members_that_do_not_count_for_approval_are_changes_all_the_same() {
 }
 
 #[test]
-fn of_two_tools_of_one_name_the_first_counts_and_it_is_told_once() {
+fn of_two_tools_of_one_name_the_first_counts_and_is_told_once() {
     let mut tools = FleetTools::default();
     let list = [tool("read", "first"), tool("list", ""), tool("read", "second"), tool("read", "third")];
     let notice = Notice::ListedTwice { server: named("s"), tool: named("read") };
@@ -132,7 +132,7 @@ fn a_name_stays_that_of_the_first_tool_that_had_it() {
 }
 
 #[test]
-fn two_tools_of_one_server_with_one_name_are_told_apart_by_order() {
+fn two_tools_of_one_server_and_name_are_told_apart_by_order() {
     let (one, other) = (format!("{}129883", "x".repeat(70)), format!("{}134231", "x".repeat(70)));
     let mut tools = FleetTools::default();
     let found = set(&mut tools, "s", Accept, &[tool(&one, "one"), tool(&other, "other")]);

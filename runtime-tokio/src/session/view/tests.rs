@@ -117,7 +117,7 @@ async fn typed_calls_go_and_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_modern_era_every_typed_request_brings_the_clients_context() {
+async fn modern_typed_requests_bring_the_clients_context() {
     let (_user, running, wire, mut far) = view("2026-07-28");
     let pending = call(&running);
     let request = far.expect("tools/call").await;

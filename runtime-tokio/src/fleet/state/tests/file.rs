@@ -65,7 +65,7 @@ fn what_is_saved_is_loaded() {
 }
 
 #[test]
-fn a_file_that_somebody_laid_out_anew_or_a_later_release_wrote_is_read_and_replaced() {
+fn a_file_laid_out_anew_or_by_a_later_release_is_read() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     let mut content: Value = serde_json::from_slice(&saved(&sample())).unwrap();
@@ -84,7 +84,7 @@ fn a_file_that_somebody_laid_out_anew_or_a_later_release_wrote_is_read_and_repla
 }
 
 #[test]
-fn an_entry_or_a_tool_that_cannot_be_read_costs_nobody_else_theirs() {
+fn an_unreadable_entry_or_tool_costs_no_other_one() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     let mut content: Value = serde_json::from_slice(&saved(&sample())).unwrap();

@@ -99,7 +99,7 @@ async fn a_burst_is_one_write_a_second_after_it_began() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_without_end_are_written_once_a_second_and_the_last_one_too() {
+async fn endless_changes_are_written_once_a_second_and_at_the_end() {
     let scene = Scene::new();
     for step in 0..1000_u32 {
         scene.change();
