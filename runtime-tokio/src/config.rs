@@ -37,7 +37,6 @@ use std::time::Duration;
 use mcp_reconnect_core::{Config, ConfigBuilder};
 
 pub use crate::options::{CataloguePolicy, Connect};
-pub use digest::{Digest, NoDigest};
 pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
 pub use places::usual_places;
@@ -47,7 +46,7 @@ pub use read::CONTAINERS;
 pub use watcher::{WatchError, WatchOptions, Watcher};
 
 use crate::connection::Builder;
-use crate::link::Connector;
+use crate::link::{Connector, REDIAL_SPREAD};
 use crate::options::{CallOptions, Require, Tuning};
 use crate::protocol::EraPolicy;
 
@@ -76,13 +75,13 @@ impl FleetConfig {
     }
 }
 
-/// What came of reading a config.
+/// The outcome of reading a config.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Parsed {
-    /// What was read.
+    /// The servers that were read.
     pub config: FleetConfig,
-    /// What was ignored, or read in a way that may not be what was meant.
+    /// Settings that were ignored, or read in a way that may not be the one that was meant.
     pub warnings: Vec<Problem>,
 }
 
@@ -99,25 +98,22 @@ pub struct ServerConfig {
     /// The knobs of the machine. Default: those of the endpoint's connector, with a `redial_spread` of 250 ms: many
     /// servers share a host.
     pub machine: Config,
-    /// What calls may take and do, unless they say otherwise.
+    /// The limits of calls that set none of their own.
     pub calls: CallOptions,
     /// How many calls may be open at once. Default `None`: no bound.
     pub max_in_flight: Option<NonZeroU32>,
     /// Which protocol era to speak. Default [`EraPolicy::Auto`].
     pub era: EraPolicy,
-    /// What a session must have reached to be Ready. Default [`Require::Tools`].
+    /// The point at which a session is Ready. Default [`Require::Tools`].
     pub require: Require,
     /// How long a server of unknown era may leave the probe of the modern era unanswered before it is asked to
     /// initialize as well. Default 2 s.
     pub probe_patience: Duration,
     /// Which of its tools are offered. Default: all.
     pub tools: ToolFilter,
-    /// What to do when a known tool changes. Default [`CataloguePolicy::Accept`].
+    /// The reaction to a known tool that changes. Default [`CataloguePolicy::Accept`].
     pub on_change: CataloguePolicy,
 }
-
-/// Over how long the first redials of a host's servers, and the questions after a suspend, are spread.
-const REDIAL_SPREAD: Duration = Duration::from_millis(250);
 
 impl ServerConfig {
     /// A server with this endpoint, and the default of everything else.
@@ -159,8 +155,8 @@ impl ServerConfig {
 
     /// A connection to it, ready to be built or to be given more.
     ///
-    /// [`enabled`](Self::enabled), [`tools`](Self::tools) and [`on_change`](Self::on_change) are for whoever owns the
-    /// connection.
+    /// [`enabled`](Self::enabled), [`tools`](Self::tools) and [`on_change`](Self::on_change) are left to the owner of
+    /// the connection.
     pub fn builder(&self, name: &str) -> Builder {
         Builder::new(self.connector())
             .name(name)
@@ -171,16 +167,18 @@ impl ServerConfig {
             .probe_patience(self.probe_patience)
     }
 
-    /// What can be changed while the connection lives.
+    /// The settings that can be changed while the connection lives.
     pub fn tuning(&self) -> Tuning {
         Tuning { config: self.machine, options: self.calls, max_in_flight: self.max_in_flight }
     }
 
-    /// A fingerprint of what a connection cannot change without being replaced: the endpoint as it is after expansion,
-    /// secrets included, the era and what a session must have reached.
+    /// A fingerprint of all that a connection cannot change without being replaced, 32 hexadecimal digits: the endpoint
+    /// as it is after expansion, secrets included, the era, and what a session must have reached.
     ///
-    /// The same on every platform, in every process, and in later versions: what they add counts only where it is set.
-    pub fn digest(&self) -> Digest {
+    /// It is equal on every platform, in every process, and in later versions: a setting that they add counts only
+    /// where it is set. The hash keeps a secret with the entropy of a key; a password of a few letters could be guessed
+    /// from it, so a file that holds digests should be its owner's to read.
+    pub fn digest(&self) -> String {
         digest::of(self)
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller needs to know of a call that brought no result.
+//! Errors, by what the caller can do about them.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ pub enum CallError {
         epoch: Epoch,
         /// The error as the server wrote it.
         error: ErrorData,
-        /// The same as it came, JSON text.
+        /// The error as it came, JSON text.
         json: Arc<str>,
     },
     /// No session in time; nothing was sent.
@@ -47,7 +47,7 @@ pub enum CallError {
         epoch: Epoch,
         /// How it failed.
         class: FailureClass,
-        /// The same in words.
+        /// The failure in words.
         cause: Arc<str>,
     },
     /// The session failed after the call may have reached the server: it may have run.
@@ -56,7 +56,7 @@ pub enum CallError {
         epoch: Epoch,
         /// How it failed.
         class: FailureClass,
-        /// The same in words.
+        /// The failure in words.
         cause: Arc<str>,
     },
     /// The server wants fewer requests: this one did not run. The session is fine.
@@ -65,7 +65,7 @@ pub enum CallError {
         epoch: Epoch,
         /// How long the server asks to be left alone, if it says so.
         retry_after: Option<Duration>,
-        /// The same in words.
+        /// The failure in words.
         cause: Arc<str>,
     },
     /// The deadline passed without an answer. The server was told to cancel where it may have seen the call.
@@ -79,14 +79,14 @@ pub enum CallError {
     InputRefused {
         /// Which session asked.
         epoch: Epoch,
-        /// What the handler said.
+        /// The handler's error.
         error: ErrorData,
     },
     /// The server answered in a shape that cannot be read as the result of this request.
     UnexpectedAnswer {
         /// Which session answered.
         epoch: Epoch,
-        /// What cannot be read.
+        /// The part that cannot be read.
         cause: Arc<str>,
     },
     /// The parameters cannot be written as JSON; nothing was sent.

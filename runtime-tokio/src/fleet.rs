@@ -46,18 +46,19 @@ use crate::connection::{Connection, ServerState, ServerStatus};
 use crate::error::BuildError;
 use crate::session::view::Handler;
 
-pub use crate::options::CataloguePolicy;
-pub use approval::{Approvals, Aspect, Fingerprint, Verdict};
+pub use approval::{Aspect, Fingerprint};
 pub use call::FleetCallError;
 pub use event::{FleetEvent, FleetEvents};
 pub use names::{NamingError, ToolNaming};
 pub use ready::{Readiness, Select};
 pub use report::{ApplyReport, Outcome};
-pub use tools::{FleetTool, FleetTools, LookupError, Notice, ToolsDiff, Withheld};
+pub use tools::{FleetTool, LookupError, Notice, ToolsDiff, Withheld};
 
+use approval::Approvals;
 use event::FLEET_EVENT_CAPACITY;
-use state::{Saver, State, StateFile};
+use state::{SavedState, Saver, StateFile};
 use tenant::Server;
+use tools::FleetTools;
 
 /// Many named connections. A cheap handle: clones share the fleet, which ends with the last of them.
 #[derive(Clone)]
@@ -67,7 +68,7 @@ type Handlers = dyn Fn(&str, Epoch) -> Handler + Send + Sync;
 
 pub(crate) struct Inner {
     handlers: Arc<Handlers>,
-    /// What the jitter of every server is drawn from, together with its name.
+    /// The seed of every server's jitter, together with its name.
     seed: u64,
     queue: Arc<DialQueue>,
     runtime: tokio::runtime::Handle,
@@ -76,19 +77,19 @@ pub(crate) struct Inner {
     /// Connections that are being shut down, and the saver.
     tasks: TaskTracker,
     saver: Option<Saver>,
-    /// What is to be kept of a fleet that ended without a shutdown.
-    last: Arc<Mutex<State>>,
+    /// The state to keep of a fleet that ended without a shutdown.
+    last: Arc<Mutex<SavedState>>,
 }
 
 struct Servers {
     by_name: BTreeMap<Arc<str>, Server>,
     tools: FleetTools,
-    /// Who is, or was lately, the connection of a name.
+    /// The right to be the connection of a name, while anything holds it.
     tenancies: BTreeMap<Arc<str>, Weak<Semaphore>>,
     /// The number of the next connection.
     next: u64,
-    /// What an earlier process left behind, until the server is known.
-    kept: State,
+    /// The state of an earlier process, until the server is known.
+    kept: SavedState,
     closed: bool,
 }
 
@@ -137,7 +138,7 @@ impl FleetBuilder {
     /// No tokio runtime.
     pub fn build(self) -> Result<Fleet, BuildError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        let (mut kept, mut approvals) = (State::default(), Approvals::default());
+        let (mut kept, mut approvals) = (SavedState::default(), Approvals::default());
         if let Some(file) = &self.state {
             let (state, warnings) = file.load();
             for warning in warnings {
@@ -227,8 +228,8 @@ impl Fleet {
         }
     }
 
-    /// What may be called, by server in ascending order, then as the server lists it. What a server listed whose session
-    /// is being rebuilt, was put to rest, or was never there in this process is marked as stale.
+    /// The tools that may be called, by server in ascending order, then as the server lists them. Tools of a server
+    /// whose session is being rebuilt, was put to rest, or was never there in this process are marked as stale.
     pub fn tools(&self) -> Vec<FleetTool> {
         let servers = self.0.lock();
         let mut tools: Vec<_> = servers.tools.iter().cloned().collect();
@@ -238,7 +239,8 @@ impl Fleet {
         tools
     }
 
-    /// What is listed and not offered, since it is not what was approved ([`CataloguePolicy::Refuse`]).
+    /// The tools that are listed and not offered, since they are not as they were approved
+    /// ([`CataloguePolicy::Refuse`](crate::config::CataloguePolicy::Refuse)).
     pub fn withheld(&self) -> Vec<Withheld> {
         self.0.lock().tools.withheld().cloned().collect()
     }
@@ -262,7 +264,7 @@ impl Fleet {
         servers.by_name.iter().map(of).collect()
     }
 
-    /// What happens from now on, in order.
+    /// Subscribes to the events from now on, in order.
     pub fn events(&self) -> FleetEvents {
         FleetEvents(self.0.events.subscribe())
     }
@@ -319,7 +321,7 @@ impl Inner {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> SavedState {
         let servers = self.lock();
         let known = servers
             .by_name

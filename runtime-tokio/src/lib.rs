@@ -36,7 +36,7 @@ mod session;
 // The JSON-RPC conversation over one link: requests and their answers, the server's own messages.
 mod wire;
 
-// What a host sets, for a connection and for its calls.
+// Settings of a connection and of its calls.
 mod options;
 
 // The seam to the transports, and the links over them: a child, streams, HTTP.
@@ -48,7 +48,7 @@ pub mod trace;
 // The protocol as text: frames, eras, what client and server say of themselves.
 mod protocol;
 
-// What everything stands on: errors, the clock, a value that can be waited on.
+// Errors, the clock, and a value that can be waited on.
 mod clock;
 mod error;
 mod watched;
@@ -75,8 +75,8 @@ pub use session::catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};
 pub use session::view::{Handler, ViewError};
 
 /// The raw view of a connection: what a server asks and tells goes to a [`Relay`](relay::Relay) as it came, and any
-/// request can be sent as it is ([`Connection::request_raw`]). Nothing is read as a type, so nothing that a type does not
-/// know is lost.
+/// request can be sent as it is ([`Connection::request_raw`]). Nothing is read as a type, so nothing that a type does
+/// not know is lost.
 pub mod relay {
     pub use crate::connection::RawRequest;
     pub use crate::protocol::{Client, NoClient};

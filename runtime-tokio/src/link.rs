@@ -38,7 +38,7 @@ pub trait Connector: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What kept the channel from opening, classified.
+    /// The failure that kept the channel from opening, classified.
     async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError>;
 
     /// The knobs that suit servers of this kind, unless [`Builder::config`](crate::Builder::config) sets others.
@@ -52,7 +52,7 @@ pub trait Connector: Send + Sync + 'static {
     }
 }
 
-/// What a [`Connector`] is told about one attempt.
+/// The terms of one attempt, for a [`Connector`].
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The epoch that the link will serve.
@@ -92,7 +92,7 @@ pub struct Outbound {
     done: Option<oneshot::Sender<Result<(), SendFailure>>>,
 }
 
-/// The stages of a frame: the transport begins with it, or its sender gives it up, whoever is first.
+/// The stages of a frame: the transport begins with it, or its sender gives it up; the first of the two decides.
 const WAITING: u8 = 0;
 const BEGUN: u8 = 1;
 const GIVEN_UP: u8 = 2;
@@ -155,7 +155,7 @@ impl Drop for Outbound {
     }
 }
 
-/// What becomes of an [`Outbound`]: resolves to `Ok` when it was written (stdio) or its exchange is over (HTTP).
+/// The future of an [`Outbound`]: resolves to `Ok` when it was written (stdio) or its exchange is over (HTTP).
 ///
 /// Dropping it gives the frame up: a transport that has not begun with it leaves it out.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Drop for Fate {
     }
 }
 
-/// What became of a frame that did not make it.
+/// The failure of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendFailure {
     /// The class, as the machine will see it.
@@ -201,7 +201,7 @@ pub struct SendFailure {
 }
 
 impl SendFailure {
-    /// What a frame's sender is told when the link ended around it: the link's own end says why.
+    /// The failure of a frame whose link ended around it: the link's own end says why.
     fn link_ended(sent: Sent) -> Self {
         Self { failure: Failure::new(FailureClass::Transport), sent, cause: LINK_ENDED.into() }
     }
@@ -227,7 +227,7 @@ pub trait LinkControl: Send + Sync {
     /// Ends the link politely and completely: when it returns nothing of it is left. Bounded by the transport.
     fn close(&self) -> BoxFuture<'_, Ended>;
 
-    /// What is known about the link now.
+    /// The facts about the link as of now.
     fn facts(&self) -> LinkFacts;
 
     /// Resolves once the server has shown a first sign of life below the level of frames (a child: its first byte, on
@@ -258,13 +258,13 @@ pub trait LinkControl: Send + Sync {
         false
     }
 
-    /// The same, as soon as it is known: a failure may be under examination.
+    /// Resolves with [`survives`](Self::survives) as soon as it is known: a failure may be under examination.
     fn settled(&self) -> BoxFuture<'_, bool> {
         std::future::ready(self.survives()).boxed()
     }
 
-    /// Why the frames ended: exit status and the last lines of stderr, where they come within [`WHY_TIMEOUT`] (which
-    /// the transport keeps), what is known by then otherwise.
+    /// Why the frames ended: exit status and the last lines of stderr, where they come within 250 ms (which the
+    /// transport keeps), what is known by then otherwise.
     fn why(&self) -> BoxFuture<'_, Ended>;
 }
 
@@ -277,7 +277,7 @@ pub struct Ended {
     pub cause: Arc<str>,
 }
 
-/// What is known about a link.
+/// Facts about a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkFacts {
     /// The process, for a child.
@@ -319,8 +319,10 @@ impl fmt::Display for ConnectError {
 impl Error for ConnectError {}
 
 /// How many outbound frames a link queues before its senders wait.
-pub const OUTBOUND_CAPACITY: usize = 64;
+pub(crate) const OUTBOUND_CAPACITY: usize = 64;
 /// How many inbound frames a link queues before its reader waits.
-pub const INBOUND_CAPACITY: usize = 64;
+pub(crate) const INBOUND_CAPACITY: usize = 64;
 /// How long a link may take to say why it ended, once its frames have.
-pub const WHY_TIMEOUT: Duration = Duration::from_millis(250);
+pub(crate) const WHY_TIMEOUT: Duration = Duration::from_millis(250);
+/// Over how long the clients of a shared server spread their first redials, and their questions after a suspend.
+pub(crate) const REDIAL_SPREAD: Duration = Duration::from_millis(250);

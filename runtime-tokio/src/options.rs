@@ -13,19 +13,19 @@ use crate::error::BuildError;
 /// The default of [`Builder::probe_patience`](crate::Builder::probe_patience).
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What can be changed while the connection lives.
+/// The settings that can be changed while the connection lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
     /// The knobs of the machine.
     pub config: Config,
-    /// What calls may take and do, unless they say otherwise.
+    /// The limits of calls that set none of their own.
     pub options: CallOptions,
     /// How many calls the server gets at once; `None`: any number. What is beyond waits its turn, first come, first
     /// served, within the call's own deadline. Default `None`; 1 for servers that cannot do more.
     pub max_in_flight: Option<NonZeroU32>,
 }
 
-/// What a caller allows a call to take, and to do.
+/// How long a call may take, and whether it may be repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallOptions {
     /// How long the call may take from when it is made, the wait for a session included; each progress notification
@@ -74,7 +74,7 @@ pub enum Require {
     Tools,
 }
 
-/// What to do with a tool that is not what it was when it was first seen.
+/// The reaction to a tool that is not as it was when it was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -82,7 +82,7 @@ pub enum CataloguePolicy {
     /// It is offered as it is now.
     #[default]
     Accept,
-    /// The same, and reported.
+    /// It is offered as it is now, and reported.
     Warn,
     /// It is withheld, and reported, until it is approved or is again what it was.
     Refuse,

@@ -30,7 +30,7 @@ use crate::wire::relay::{Ask, Relay, TakenBack};
 
 /// A session of one epoch. It ends with its epoch and is never revived: ask the connection for another one.
 ///
-/// What is sent through it goes to this session or fails with it; deadlines, waiting and sending again are the
+/// Messages sent through it go to this session or fail with it; deadlines, waiting and sending again are the
 /// connection's ([`Connection::call_tool`](crate::Connection::call_tool)).
 pub struct Session {
     wire: Wire,
@@ -72,25 +72,25 @@ impl Session {
         self.established.era
     }
 
-    /// What the server said of itself: version, capabilities, name, instructions.
+    /// The server's words about itself: version, capabilities, name, instructions.
     pub fn server(&self) -> &ServerPeerInfo {
         &self.established.peer
     }
 
-    /// The same as it came: the result of `initialize` or `server/discover`.
+    /// The result of `initialize` or `server/discover`, as it came.
     pub fn server_raw(&self) -> &RawValue {
         &self.established.raw
     }
 
-    /// What is known about the link: process id, session id, noise, the last lines of stderr.
+    /// The facts about the link: process id, session id, noise, the last lines of stderr.
     pub fn facts(&self) -> LinkFacts {
         let mut facts = self.wire.control().facts();
-        // What looked like a message to the transport and is none.
+        // Frames that looked like messages to the transport and are none.
         facts.noise += self.wire.stats().unreadable;
         facts
     }
 
-    /// What the server offers, as of its last listing in this epoch.
+    /// The server's catalogue, as of its last listing in this epoch.
     pub fn catalogue(&self) -> Arc<Catalogue> {
         self.catalogue.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

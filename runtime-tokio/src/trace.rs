@@ -28,8 +28,8 @@ mod read;
 mod record;
 mod replay;
 
-pub use format::{Answer, Entry, Header, Step, Trace, VERSION};
-pub use read::{MAX_LINE, TraceError, read};
+pub use format::{Answer, Entry, Header, Step, Trace};
+pub use read::{TraceError, read};
 pub use record::Recorder;
 pub(crate) use record::Recording;
-pub use replay::{Difference, Gap, Replay, Turn, Verified};
+pub use replay::{Difference, Gap, TraceReplay, Turn, Verified};

@@ -16,18 +16,18 @@ impl<T> Watched<T> {
         Self { value: Mutex::new(value), changed: Notify::new() }
     }
 
-    /// What `look` finds in it.
+    /// Applies `look` to it.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.lock())
     }
 
-    /// Changes it, and lets everybody who waits look again.
+    /// Changes it, and lets every waiter look again.
     pub(crate) fn update(&self, update: impl FnOnce(&mut T)) {
         update(&mut self.lock());
         self.changed.notify_waiters();
     }
 
-    /// What `look` finds in it, as soon as it finds something. Cancel safe.
+    /// Resolves with the first value that `look` finds in it. Cancel safe.
     pub(crate) async fn when<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
         loop {
             // In this order: a change after the look is heard of.

@@ -80,14 +80,14 @@ struct Shared {
     relayed: Mutex<Option<Box<Relayed>>>,
     attached: AtomicBool,
     ids: RequestIds,
-    /// What `last_inbound` counts from.
+    /// The start that `last_inbound` counts from.
     base: Instant,
     last_inbound: AtomicU64,
     answered: AtomicBool,
     stats: Stats,
 }
 
-/// What others wait for.
+/// News that others wait for.
 #[derive(Default)]
 struct News {
     /// A frame has come in.
@@ -98,7 +98,7 @@ struct News {
     over: bool,
 }
 
-/// What found no room in the link's queue.
+/// Frames that found no room in the link's queue.
 #[derive(Default)]
 struct Notices {
     waiting: VecDeque<Notice>,
@@ -121,7 +121,7 @@ struct Stats {
     dropped: AtomicU64,
 }
 
-/// What a wire left out.
+/// Counts of the frames that a wire left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WireStats {
     /// Answers to requests of ours that were settled already, or never asked.
@@ -402,7 +402,7 @@ impl Wire {
         self.0.news.when(more)
     }
 
-    /// What was left out so far.
+    /// Counts the frames that were left out so far.
     pub(crate) fn stats(&self) -> WireStats {
         let Stats { late, unreadable, dropped } = &self.0.stats;
         WireStats {
@@ -435,7 +435,7 @@ impl Wire {
                 biased;
                 () = &mut cancelled => {
                     self.0.given_up.store(true, Ordering::Release);
-                    // What has arrived counts.
+                    // Frames that have arrived count.
                     for _ in 0..inbound.len() {
                         if let Ok(frame) = inbound.try_recv() {
                             drop(self.route(frame, &mailbox));
@@ -586,7 +586,7 @@ impl Wire {
                 Err(mpsc::error::TrySendError::Closed(())) => return,
                 Err(mpsc::error::TrySendError::Full(())) => {
                     notices.sending = true;
-                    // Perhaps called by who is in no runtime.
+                    // The caller may be outside a runtime.
                     self.0.tasks.spawn_on(self.clone().send_notices().in_current_span(), &self.0.runtime);
                 }
             }

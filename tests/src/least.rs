@@ -8,15 +8,15 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use mcp_reconnect::core::FailureClass;
-use mcp_reconnect::link::{
-    Attempt, ConnectError, Connector, Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY,
-    Outbound,
-};
+use mcp_reconnect::link::{Attempt, ConnectError, Connector, Ended, Link, LinkControl, LinkFacts, Outbound};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::RunningService;
 use rmcp::transport::Transport;
 use rmcp::{RoleClient, ServiceExt as _};
 use tokio::sync::{Semaphore, mpsc};
+
+/// How many frames a link queues, each way.
+const CAPACITY: usize = 64;
 
 /// What a server is and has heard.
 #[derive(Debug)]
@@ -91,8 +91,8 @@ impl Server {
 
     /// Its task, and the ends of its link.
     fn start(self: &Arc<Self>) -> (impl Future<Output = ()> + use<>, Ends) {
-        let (outbound, frames) = mpsc::channel(OUTBOUND_CAPACITY);
-        let (answers, inbound) = mpsc::channel(INBOUND_CAPACITY);
+        let (outbound, frames) = mpsc::channel(CAPACITY);
+        let (answers, inbound) = mpsc::channel(CAPACITY);
         (self.clone().serve(frames, answers), Ends { outbound, inbound })
     }
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use mcp_reconnect::link::{
-    Attempt, ConnectError, Connector, Ended, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY, Outbound, WHY_TIMEOUT,
-};
+use mcp_reconnect::link::{Attempt, ConnectError, Connector, Ended, Link, LinkControl, LinkFacts, Outbound};
 use mcp_reconnect::stdio::StdioConnector;
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_stdio::ServerCommand;
@@ -17,6 +15,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::fake::{Exit, FakeHandle, FakeProcess, FakeServer, Signal};
+
+/// How many frames a link queues, each way.
+const CAPACITY: usize = 64;
+/// How long a link may take to say why it ended.
+const WHY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long a fake spawn has after the end of its input, and after SIGTERM: as a real child.
 const GRACES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
@@ -29,7 +32,7 @@ pub struct MemoryConnector(pub Arc<FakeServer>);
 impl Connector for MemoryConnector {
     async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError> {
         let link = self.0.spawn();
-        let (outbound, mut frames) = mpsc::channel::<Outbound>(OUTBOUND_CAPACITY);
+        let (outbound, mut frames) = mpsc::channel::<Outbound>(CAPACITY);
         let to_server = link.to_server;
         let write = async move {
             while let Some(mut frame) = frames.recv().await {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mcp_reconnect::core::{ParkReason, Status, WakeCause};
-use mcp_reconnect::fleet::state::{ServerState, State, StateFile};
+use mcp_reconnect::fleet::state::{SavedServer, SavedState, StateFile};
 use mcp_reconnect::{Connection, Era, Event, Events, Part};
 use mcp_reconnect_tests::fake::FakeServer;
 use tempfile::{TempDir, tempdir};
@@ -31,12 +31,12 @@ impl Host {
 
     /// Saves what is known, then ends the connection.
     async fn stop(&self, connection: Connection) {
-        let state = State::from_iter([("fake".to_owned(), ServerState::of(&connection, "digest"))]);
+        let state = SavedState::from_iter([("fake".to_owned(), SavedServer::of(&connection, "digest"))]);
         self.file().save(&state).unwrap();
         connection.shutdown().await;
     }
 
-    fn kept(&self) -> ServerState {
+    fn kept(&self) -> SavedServer {
         let (state, warnings) = self.file().load();
         assert_eq!(warnings, []);
         state.server("fake", "digest").unwrap()
@@ -48,7 +48,7 @@ impl Host {
     }
 }
 
-fn restart(kept: &ServerState, server: &Arc<FakeServer>) -> (Connection, Events) {
+fn restart(kept: &SavedServer, server: &Arc<FakeServer>) -> (Connection, Events) {
     let connection = kept.restore(builder(server)).build().unwrap();
     let events = connection.events();
     (connection, events)
@@ -164,7 +164,7 @@ async fn state_a_server_that_backed_off_keeps_its_wait() {
     for _ in 0..4 {
         until_status(&mut events, |status| status == Status::TransientFailure).await;
     }
-    let kept = ServerState::of(&connection, "digest");
+    let kept = SavedServer::of(&connection, "digest");
     connection.shutdown().await;
     let spawns = server.ledger().spawns();
     let wait = kept.memory().next_dial_in.unwrap();

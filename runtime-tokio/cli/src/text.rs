@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use mcp_reconnect::{Era, ServerState, ServerStatus, SessionStatus};
+use mcp_reconnect::{ServerState, ServerStatus, SessionStatus};
 
 /// The text without control characters, which could steer a terminal: each is shown as `�`, and the end of a line as ` `.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
@@ -52,11 +52,7 @@ pub(super) const fn state_name(state: ServerState) -> &'static str {
 
 /// The era and version that a session speaks.
 pub(super) fn spoken(session: &SessionStatus) -> String {
-    let era = match session.era {
-        Era::Legacy => "legacy",
-        Era::Modern => "modern",
-    };
-    format!("{era} {}", printable(&session.version))
+    format!("{} {}", session.era, printable(&session.version))
 }
 
 /// The server's own name and version, where it tells them.

@@ -15,7 +15,7 @@ use super::{Endpoint, Http, Stdio};
 /// The members of a server that are not read yet.
 pub(super) type Fields = BTreeMap<&'static str, Json>;
 
-/// What a server's `type` says.
+/// The transport that a server's `type` names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Stdio,
@@ -70,7 +70,7 @@ pub(super) fn read(scope: &mut Scope<'_>, fields: &mut Fields) -> Option<Endpoin
     }
 }
 
-/// What `type` and its synonyms say; the outer `None`: something is wrong with them.
+/// Reads `type` and its synonyms; the outer `None`: something is wrong with them.
 #[expect(clippy::option_option, reason = "wrong, or not there")]
 fn transport(scope: &mut Scope<'_>, fields: &Fields) -> Option<Option<Transport>> {
     let mut said = None;
@@ -224,7 +224,7 @@ fn http(scope: &mut Scope<'_>, key: &str, url: &Json, fields: &mut Fields) -> Op
     Some(http)
 }
 
-/// What the transport says of each part, so that all of it is told at once.
+/// Adds the transport's own complaint about each part, so that all of them are reported at once.
 #[cfg(feature = "http")]
 fn check_http(scope: &mut Scope<'_>, key: &str, http: &Http) {
     use mcp_reconnect_http::HttpServer;

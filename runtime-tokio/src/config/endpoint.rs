@@ -21,7 +21,7 @@ pub enum Endpoint {
     Stdio(Stdio),
     /// Streamable HTTP.
     Http(Http),
-    /// Whatever a connector of the host's own reaches.
+    /// A server that a connector of the host's own reaches.
     Custom(Custom),
     /// Nothing that can be dialled: the connection is parked as permanently failed, for this reason.
     Refused(Box<str>),
@@ -49,9 +49,9 @@ pub struct Stdio {
     pub frame_limit: Option<NonZeroUsize>,
     /// How long the server may take to end after its stdin was closed. Default 5 s.
     pub close_eof: Duration,
-    /// The same after SIGTERM. Default 2 s.
+    /// How long a server may take to end after SIGTERM. Default 2 s.
     pub close_term: Duration,
-    /// The same after SIGKILL. Default 1 s.
+    /// How long a server may take to end after SIGKILL. Default 1 s.
     pub close_kill: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Stdio {
         }
     }
 
-    /// The same for the transport.
+    /// The transport's form of it.
     #[cfg(unix)]
     pub fn command(&self) -> mcp_reconnect_stdio::ServerCommand {
         let mut command = mcp_reconnect_stdio::ServerCommand::new(&self.program);
@@ -110,7 +110,7 @@ impl fmt::Debug for Stdio {
 pub struct Http {
     /// Its `http://` or `https://` URL.
     pub url: String,
-    /// What is sent with every request.
+    /// The headers of every request.
     pub headers: BTreeMap<String, String>,
     /// The proxy to reach it through (`http`, `https`, `socks5`); by default what the environment says.
     pub proxy: Option<String>,
@@ -124,7 +124,7 @@ impl Http {
         Self { url: url.into(), headers: BTreeMap::new(), proxy: None, frame_limit: None }
     }
 
-    /// The same for the transport, to give it more: credentials, certificates.
+    /// The transport's form of it, to add credentials or certificates.
     ///
     /// # Errors
     ///

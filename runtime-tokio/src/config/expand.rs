@@ -3,7 +3,7 @@
 /// Where variables are looked up.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What editors fill in and nobody else can.
+/// Variables that an editor fills in and nothing else can.
 const EDITOR: [&str; 9] = [
     "cwd",
     "execPath",
@@ -48,7 +48,7 @@ pub(super) fn expand(text: &str, env: Env<'_>) -> Result<String, Vec<String>> {
     if wrong.is_empty() { Ok(expanded) } else { Err(wrong) }
 }
 
-/// What stands for the inside of one reference.
+/// The value of one reference, given the text between its braces.
 fn value(inside: &str, env: Env<'_>) -> Result<String, String> {
     let inside = inside.strip_prefix("env:").unwrap_or(inside);
     let (name, default) = match inside.split_once(":-") {

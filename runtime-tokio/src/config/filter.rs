@@ -24,7 +24,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     let Some(rest) = parts.next().and_then(|start| name.strip_prefix(start)) else { return false };
     let Some(end) = parts.next_back() else { return rest.is_empty() };
     let Some(mut rest) = rest.strip_suffix(end) else { return false };
-    // What lies between two stars may stand where it stands first.
+    // A part between two stars may stand at its first occurrence.
     for part in parts {
         match rest.find(part) {
             Some(at) => rest = &rest[at + part.len()..],

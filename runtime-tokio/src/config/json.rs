@@ -27,7 +27,7 @@ impl Json {
         serde_json::from_str(&plain(text))
     }
 
-    /// What it is, in words that hold nothing of it.
+    /// Its kind, in words that hold nothing of it.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -124,7 +124,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// The same text as plain JSON: comments and trailing commas become spaces, so that every byte keeps its place.
+/// Turns comments and trailing commas into spaces, so that the text is plain JSON and every byte keeps its place.
 fn plain(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut plain = String::with_capacity(text.len());

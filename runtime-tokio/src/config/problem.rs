@@ -1,4 +1,4 @@
-//! What is wrong with a config, in words that name the place and never a secret.
+//! Problems of a config, in words that name the place and never a secret.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
@@ -13,13 +13,13 @@ pub struct Problem {
     pub server: Option<Box<str>>,
     /// The field, dotted where it is within another: `url`, `env.TOKEN`, `mcp-reconnect.keepalive`.
     pub field: Option<Box<str>>,
-    /// What kind of problem it is.
+    /// Its kind.
     pub kind: ProblemKind,
     /// The rest in words: what is wrong, and what would be right.
     pub text: Box<str>,
 }
 
-/// What kind of problem it is.
+/// The kind of a problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProblemKind {
@@ -82,7 +82,7 @@ impl fmt::Display for Problem {
 pub struct ConfigErrors {
     /// The problems, at least one, in the order of the file.
     pub problems: Vec<Problem>,
-    /// What would have been warned of.
+    /// The warnings that a usable config would have come with.
     pub warnings: Vec<Problem>,
 }
 

@@ -12,7 +12,8 @@ use super::server::{self, Dialect};
 use super::settings::{self, OURS, Settings};
 use super::{ConfigErrors, FleetConfig, Parsed, ServerConfig};
 
-/// The members of a file that may hold its servers; the first that is there, and not null, is read. In an `mcp`, a member
+/// The members of a file that may hold its servers; the first that is there, and not null, is read. In an `mcp`, a
+/// member
 /// `servers` whose members are all objects holds them.
 pub const CONTAINERS: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp"];
 
@@ -43,8 +44,8 @@ impl FleetConfig {
         log.finish(config)
     }
 
-    /// The same, without the servers that something is wrong with: their problems are the second of the pair. For whoever
-    /// can do with one of them.
+    /// Reads the file and leaves out the servers that something is wrong with: their problems are the second of the
+    /// pair. For hosts that can use the others.
     ///
     /// # Errors
     ///
@@ -59,7 +60,7 @@ impl FleetConfig {
     }
 }
 
-/// What the file at this path holds, and what there is to say of it.
+/// Reads the file at this path, with all problems and warnings.
 fn read(path: &Path) -> (Log, FleetConfig) {
     let mut log = Log::new(&path.display().to_string());
     let text = match std::fs::read(path).map(String::from_utf8) {

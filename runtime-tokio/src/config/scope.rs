@@ -5,7 +5,7 @@ use super::json::{Json, Members};
 use super::near::near;
 use super::problem::{Problem, ProblemKind};
 
-/// What was found wrong so far.
+/// The problems found so far.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) source: Box<str>,

@@ -109,7 +109,7 @@ pub(super) fn read(scope: &mut Scope<'_>, value: Json, defaults: &Settings, dial
         return None;
     }
     let enabled = enabled(scope, &fields);
-    // What is not going to be dialled need not be complete.
+    // A server that will not be dialled need not be complete.
     scope.unset = (!enabled).then(Vec::new);
     let endpoint = address::read(scope, &mut fields);
     let unset = scope.unset.take().unwrap_or_default();
@@ -156,7 +156,7 @@ fn enabled(scope: &mut Scope<'_>, fields: &Fields) -> bool {
     }
 }
 
-/// The `timeout` that clients share, who count it in seconds or in milliseconds.
+/// The `timeout` that clients share; some count it in seconds, some in milliseconds.
 fn timeout(scope: &mut Scope<'_>, value: &Json, dialect: Dialect) -> Option<Duration> {
     if dialect == Dialect::OpenCode {
         scope.warn("timeout", ProblemKind::Ignored, format!("is not read; `{OURS}.connect_timeout` bounds a start"));
@@ -195,7 +195,7 @@ fn filter(scope: &mut Scope<'_>, fields: &mut Fields) -> Option<ToolFilter> {
     (filter != ToolFilter::default()).then_some(filter)
 }
 
-/// What is seen only when all is together.
+/// Checks settings against each other.
 fn check(scope: &mut Scope<'_>, server: &ServerConfig) {
     let (close_timeout, ladder) = (server.machine.close_timeout(), server.connector().close_bound());
     if close_timeout <= ladder {

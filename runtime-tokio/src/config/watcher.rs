@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{ConfigErrors, FleetConfig, Parsed, ProblemKind};
 
-/// What a file was when it was read.
+/// The outcome of one reading of the file.
 type Version = Result<Parsed, ConfigErrors>;
 
 /// How many times [`WatchOptions::settle`] a file that never comes to rest may put its reading off.
@@ -58,8 +58,8 @@ pub struct WatchOptions {
     /// How long the file must have been left alone before it is read: it may be written in several steps. One that is
     /// never left alone is read after ten times this. Default 100 ms.
     pub settle: Duration,
-    /// How long it may be away, unreadable or no JSON before that is told: it may be in the middle of being replaced. What
-    /// is read first is told at once. Default 1 s.
+    /// How long it may be away, unreadable or no JSON before that is told: it may be in the middle of being replaced.
+    /// What is read first is told at once. Default 1 s.
     pub patience: Duration,
 }
 
@@ -111,7 +111,7 @@ impl Watcher {
         Self::with(path, WatchOptions::default())
     }
 
-    /// The same, more or less patient.
+    /// Watches with these intervals.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ impl Watcher {
         &self.path
     }
 
-    /// The file as it is now, at first; then as it is after each change: everything that is wrong with it where something
-    /// is. Versions that were not waited for in time are left out, never the last.
+    /// The file as it is now, at first; then as it is after each change: everything that is wrong with it where
+    /// something is. Versions that were not waited for in time are left out, never the last.
     ///
     /// Cancel safe. `None` when the runtime that the watcher was made on ends.
     pub async fn next(&mut self) -> Option<Result<Parsed, ConfigErrors>> {
@@ -145,7 +145,7 @@ impl Watcher {
         }
     }
 
-    /// The same as a stream.
+    /// Turns it into a stream of the versions.
     pub fn into_stream(self) -> impl Stream<Item = Result<Parsed, ConfigErrors>> + Send {
         futures::stream::unfold(self, async |mut watcher| Some((watcher.next().await?, watcher)))
     }

@@ -89,7 +89,7 @@ impl Builder {
         }
     }
 
-    /// What the server is called in logs. Default `server`.
+    /// The server's name in logs. Default `server`.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
@@ -101,7 +101,7 @@ impl Builder {
         self
     }
 
-    /// What calls may take and do, unless they say otherwise.
+    /// The limits of calls that set none of their own.
     pub fn call_options(mut self, options: CallOptions) -> Self {
         self.tuning.options = options;
         self
@@ -149,7 +149,7 @@ impl Builder {
         self
     }
 
-    /// What an earlier process learnt about the server's era.
+    /// The facts that an earlier process learnt about the server's era.
     pub fn era_facts(mut self, facts: EraFacts) -> Self {
         self.facts = facts;
         self
@@ -163,16 +163,16 @@ impl Builder {
         self
     }
 
-    /// What an earlier process knew the server to offer ([`Connection::known_catalogue`]). It is offered as
+    /// The catalogue that an earlier process knew ([`Connection::known_catalogue`]). It is offered as
     /// [`Part::Stale`](crate::Part::Stale) until the first session has listed, or the server is parked. The first
-    /// [`Event::Catalogue`](crate::Event::Catalogue) says what differs from it. Not offered where [`restore`](Self::restore)
+    /// [`Event::Catalogue`](crate::Event::Catalogue) tells the difference. Not offered where [`restore`](Self::restore)
     /// says that the server is parked.
     pub fn known_catalogue(mut self, known: Catalogue) -> Self {
         self.known = known;
         self
     }
 
-    /// What a session must have reached to be Ready. Default [`Require::Tools`].
+    /// The point at which a session is Ready. Default [`Require::Tools`].
     pub fn require(mut self, require: Require) -> Self {
         self.require = require;
         self
@@ -198,13 +198,13 @@ impl Builder {
         self
     }
 
-    /// Who is told what happens, in the turn in which it happens.
+    /// The observer of all events, called in the turn in which they happen.
     pub(crate) fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// What every dial waits for.
+    /// The entrance that every dial goes through.
     pub(crate) fn entrance(mut self, entrance: Entrance) -> Self {
         self.entrance = entrance;
         self
@@ -286,7 +286,7 @@ impl Builder {
             flapped_before: false,
             recording,
         };
-        // What waits already would be dialled at once by this, whatever its wait.
+        // A connection that waits already would be dialled at once by this, whatever its wait.
         if self.connect == Connect::Eager && matches!(restored.state, State::Idle) {
             shared.command(Command::Input(Input::Connect { until: clock.now() }));
         }

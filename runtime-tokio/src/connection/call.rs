@@ -29,14 +29,14 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// How many `input_required` rounds one call may take (what the other SDKs allow).
 const MAX_ROUNDS: u32 = 10;
 
-/// What is asked, apart from its parameters.
+/// The subject of a call, apart from its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target<'a> {
     /// A tool, which the session must offer.
     Tool(&'a str),
     /// Another method of the protocol.
     Method(&'a str),
-    /// Whatever a relay's client asks for.
+    /// Any request of a relay's client.
     Raw(RawRequest<'a>),
 }
 
@@ -48,7 +48,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What a second run does, by the catalogue of the session that is asked.
+    /// The effect of a second run, by the catalogue of the session that is asked.
     fn effect(self, session: &Session) -> Effect {
         match self {
             Self::Tool(name) => session.catalogue().effect(name),
@@ -101,7 +101,7 @@ pub(crate) struct Call<'a> {
     shared: &'a Shared,
     target: Target<'a>,
     options: &'a CallOptions,
-    /// What the server is told when the call is dropped.
+    /// The words that the server is told when the call is dropped.
     taken_back: Option<&'a TakenBack>,
     /// The end, unless progress puts it off.
     until: Instant,
@@ -133,7 +133,7 @@ impl<'a> Call<'a> {
         let mut params = params.map(Cow::Borrowed);
         let mut want = Want::Session;
         let (mut resends, mut round) = (0, 1);
-        // What became of an earlier sending that may have run, or of an earlier round.
+        // The outcome of an earlier sending that may have run, or of an earlier round.
         let mut unknown = None;
         loop {
             let wait_until = self.until.min(deadline(self.options.max_wait));
@@ -141,7 +141,7 @@ impl<'a> Call<'a> {
                 Ok(session) => session,
                 Err(error) => return Err(unknown.unwrap_or(error)),
             };
-            // A place is for what the server gets: who waits for a session keeps nobody from it.
+            // A place is for calls at the server: one that waits for a session takes none.
             if place.is_none() {
                 let entered = timeout_at(self.until, self.shared.in_flight.enter()).await;
                 place = Some(entered.map_err(|_| CallError::Busy)?);
@@ -161,7 +161,7 @@ impl<'a> Call<'a> {
             let repeatable = self.options.replay.decide(Sent::Maybe, effect, resends, round) == ReplayDecision::Resend;
             let asked = match self.ask(&session, adapted.as_deref().or(params.as_deref()), repeatable).await {
                 Ok(asked) => asked,
-                // What became of this sending says nothing of the one before.
+                // The outcome of this sending says nothing of the one before.
                 Err(error) if error.not_run() => return Err(unknown.unwrap_or(error)),
                 Err(error) => return Err(error),
             };
@@ -205,7 +205,7 @@ impl<'a> Call<'a> {
                 && class != FailureClass::SessionGone
                 && timeout_at(self.until, session.wire().control().settled()).await.unwrap_or(false);
             match verdict {
-                // What this session refuses as it is, it will refuse again.
+                // A request that this session refuses as it is, it will refuse again.
                 ReplayDecision::Resend if survives && (sent == Sent::Refused || resends > 0) => {
                     return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause }));
                 }
@@ -273,7 +273,7 @@ impl<'a> Call<'a> {
                     let reached = call.abandon("the caller's deadline passed");
                     let (noted, done) = oneshot::channel();
                     self.shared.command(Command::NoReply { epoch, sent, noted });
-                    // What the caller asks next is younger than the ping that this may lead to, and sees the strike.
+                    // The caller's next request is younger than the ping that this may lead to, and sees the strike.
                     _ = done.await; // an owner that is gone notes nothing
                     return Err(CallError::DeadlineExceeded { epoch, sent: reached });
                 }

@@ -133,7 +133,7 @@ impl LiveEpoch {
         self.controls.order.update(|order| *order = Some(Order { cause, why, drain }));
     }
 
-    /// What to say of a start that took too long: where it stopped, and the child's last words.
+    /// Words for a start that took too long: where it stopped, and the child's last words.
     pub(crate) fn start_timed_out(&self) -> Arc<str> {
         let stopped = match self.reached {
             None => "it never began to dial",
@@ -175,16 +175,16 @@ struct EpochTask {
     interactive: bool,
     spec: Arc<Spec>,
     notes: Notes,
-    /// What the link runs: over before the epoch is gone.
+    /// The link's tasks: over before the epoch is gone.
     tasks: TaskTracker,
-    /// What the connection runs: handlers may outlive their epoch for a moment.
+    /// The connection's tasks: handlers may outlive their epoch for a moment.
     connection: TaskTracker,
     entrance: Arc<Entrance>,
     controls: Arc<Controls>,
 }
 
 impl EpochTask {
-    /// What happens once is boxed, so that a session that is there does not hold the room for it.
+    /// Steps that happen once are boxed, so that a session that is there does not hold the room for them.
     async fn run(&self) {
         let ended = tokio::select! {
             biased;
@@ -209,7 +209,7 @@ impl EpochTask {
             CloseCause::Shutdown => (FailureClass::Transport, "the connection was shut down".into()),
         };
         if let (CloseCause::Idle | CloseCause::Lifetime, Some(wire)) = (cause, self.current_link()) {
-            // What is still open after that is settled by the close.
+            // Calls that are still open after that are settled by the close.
             drop(timeout(drain, wire.drained()).await);
         }
         Ended { failure: class.into(), cause: text }
@@ -240,8 +240,8 @@ impl EpochTask {
         entered.ready();
         let mut listed = None;
         loop {
-            // What was not needed to be Ready, then whatever the server says has changed: one list at a time, one more
-            // for all that was announced meanwhile.
+            // Lists that Ready did not need come first, then those that the server says have changed: one list at a
+            // time, one more for all that was announced meanwhile.
             let changes = match Box::pin(self.list_again(&session, listed)).await {
                 Ok(changes) => changes,
                 Err(ended) => return ended,
@@ -296,13 +296,13 @@ impl EpochTask {
         }
         let mut wanted = self.wanted();
         self.set_up(&wire, &established, &wanted).await;
-        // What is not listed yet is taken to be as it was, so that nobody is told that it is gone.
+        // A list that is not there yet is taken to be as it was, so that nobody is told that it is gone.
         let mut catalogue = lock(&self.spec.known).carried_over();
         if self.spec.require == Require::Tools {
             let listing = list(&wire, &established).await.map_err(|error| failed_list(&error))?;
             catalogue.tools = Part::Listed(listing.items);
         }
-        // What was wanted meanwhile; the start deadline bounds how often.
+        // Settings that were made meanwhile; the start deadline bounds how often.
         while let later = self.wanted()
             && later != wanted
         {

@@ -1,4 +1,4 @@
-//! What a connection tells about itself, in order, to everyone who listens.
+//! The events of a connection, in order, for every subscriber.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ const EVENT_CAPACITY: usize = 256;
 pub enum Event {
     /// The status changed: exactly one event for each change, and none without one.
     Status {
-        /// What it is now; equal to the snapshot's.
+        /// The status now; equal to the snapshot's.
         status: Status,
         /// The class of the last failure since the last Ready, where there was one.
         failure: Option<FailureClass>,
@@ -29,13 +29,13 @@ pub enum Event {
         /// When the next caller is let through.
         open_until: Option<Instant>,
     },
-    /// What the server offers is not what was offered before. Comes before the Ready event of its epoch.
+    /// The catalogue is not the one that was offered before. Comes before the Ready event of its epoch.
     Catalogue(Arc<CatalogueDiff>),
-    /// What the server offered must no longer be offered: it is parked, or the connection was shut down.
+    /// The catalogue must no longer be offered: the server is parked, or the connection was shut down.
     Withdrawn,
     /// Something that belongs to a session could not be set up again; the session serves without it.
     SetupFailed {
-        /// What: a method of the protocol.
+        /// The method of the protocol that failed.
         what: Arc<str>,
         /// Why, in words.
         cause: Arc<str>,

@@ -1,4 +1,4 @@
-//! Who may dial: one connection at a time under one name, and not too many names at once.
+//! The admission of dials: one connection at a time under one name, and not too many names at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::clock::Clock;
 /// The queue in front of a [`DialGate`]: first come, first served.
 pub(crate) struct DialQueue {
     gate: Mutex<DialGate>,
-    /// Whoever holds it is the first in the queue.
+    /// Held by the first in the queue.
     first: tokio::sync::Mutex<()>,
     released: Notify,
     clock: Clock,
@@ -61,7 +61,7 @@ impl DialQueue {
     }
 }
 
-/// What every dial of a connection waits for. Dropped with all that the connection ran: then its successor may dial.
+/// The entrance of a connection's dials. Dropped with all that the connection ran: then its successor may dial.
 #[derive(Default)]
 pub(crate) struct Entrance {
     /// The right to be the connection of this name; taken before the first dial, and kept.

@@ -188,7 +188,7 @@ impl Connection {
         self.request_raw_until(request, options, &TakenBack::default()).await
     }
 
-    /// The same; when it is dropped the server is told what was said with `taken_back`.
+    /// Sends any request as it is; when the future is dropped the server is told the words of `taken_back`.
     pub(crate) async fn request_raw_until(
         &self,
         request: RawRequest<'_>,
@@ -309,13 +309,13 @@ impl Connection {
         self.0.published.borrow().cause.clone()
     }
 
-    /// What may be offered: kept while the session is rebuilt, `None` while the server is parked, and before the first
-    /// session unless it was [known](crate::Builder::known_catalogue) before.
+    /// The catalogue that may be offered: kept while the session is rebuilt, `None` while the server is parked, and
+    /// before the first session unless it was [known](crate::Builder::known_catalogue) before.
     pub fn catalogue(&self) -> Option<Arc<Catalogue>> {
         self.0.published.borrow().catalogue.clone()
     }
 
-    /// What was listed last in any session, whether it may be offered now or not: for the next process.
+    /// The last lists of any session, whether they may be offered now or not: for the next process.
     pub fn known_catalogue(&self) -> Catalogue {
         let session = self.0.published.borrow().session.clone();
         (*session.map_or_else(|| self.0.spec.known(), |session| session.catalogue())).clone()
@@ -326,12 +326,12 @@ impl Connection {
         self.0.snapshot().memory(self.0.clock.now())
     }
 
-    /// What happens from now on, in order.
+    /// Subscribes to the events from now on, in order.
     pub fn events(&self) -> Events {
         self.0.events.upgrade().map_or_else(Events::ended, |events| events.subscribe())
     }
 
-    /// What was learnt about the server's protocol era, for the next process.
+    /// The facts learnt about the server's protocol era, for the next process.
     pub fn era_facts(&self) -> EraFacts {
         self.0.spec.memory.facts()
     }
@@ -354,7 +354,7 @@ impl Connection {
     /// Resolves when there is a session, or none is to be expected soon: it is parked, and neither tried now nor as soon
     /// as for a caller.
     pub(crate) async fn settled(&self) {
-        // What was asked for before is under way then.
+        // Requests made before are under way then.
         let (reply, done) = oneshot::channel();
         self.0.command(Command::Turn(reply));
         drop(done.await); // an owner that is gone has settled everything

@@ -1,7 +1,7 @@
-//! What the owner of a connection is told: by its handles, and by the tasks of its epochs.
+//! The messages to the owner of a connection: from its handles, and from the tasks of its epochs.
 //!
-//! Unlike two channels it takes no room while it is empty. Without a bound: what handles ask for waits for them, and an
-//! epoch has little to say.
+//! Unlike two channels it takes no room while it is empty. Without a bound: a handle waits for the answer to its request,
+//! and an epoch has little to report.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,7 +22,7 @@ pub(crate) struct Commands(Arc<Shared>);
 #[derive(Clone)]
 pub(crate) struct Notes(Arc<Shared>);
 
-/// What an [`Inbox`] holds.
+/// A message in an [`Inbox`].
 pub(crate) enum Message {
     Note(Note),
     Command(Command),
@@ -52,7 +52,7 @@ pub(crate) fn inbox() -> (Inbox, Commands, Notes) {
 }
 
 impl Inbox {
-    /// What to look at next. What epochs report comes first: a call that failed with its session finds the session gone.
+    /// The next message. The notes of epochs come first: a call that failed with its session finds the session gone.
     /// Cancel safe.
     pub(crate) fn next(&mut self) -> impl Future<Output = Message> + Send {
         poll_fn(|cx| {
@@ -123,7 +123,7 @@ impl Waiting {
     }
 }
 
-/// What is first in it. Nothing is kept for what may come.
+/// Takes the first item. No room is kept while it is empty.
 fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let first = queue.pop_front();
     if queue.is_empty() {

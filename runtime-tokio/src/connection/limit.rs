@@ -50,7 +50,7 @@ impl InFlight {
                 return self.permit();
             }
             if state.waiting.len() == state.waiting.capacity() {
-                // Before the queue grows: those who gave up.
+                // Before the queue grows, callers that gave up leave it.
                 state.waiting.retain(|place| !place.is_closed());
             }
             let (place, turn) = oneshot::channel();
@@ -76,7 +76,7 @@ impl InFlight {
         (state.running, state.waiting.iter().filter(|place| !place.is_closed()).count())
     }
 
-    /// Lets in who has room.
+    /// Admits waiting calls while there is room.
     fn admit(self: &Arc<Self>) {
         let mut state = self.lock();
         while state.has_room() {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_in_order_and_one_that_nobody_takes_goes_to_the_next() {
+    fn places_go_in_order_and_an_untaken_one_goes_to_the_next() {
         let limit = one_at_a_time();
         let first = limit.enter().now_or_never().expect("there is room");
         let mut second = Box::pin(limit.enter());
@@ -141,7 +141,7 @@ mod tests {
         let first = limit.enter().now_or_never().expect("there is room");
         let mut second = Box::pin(limit.enter());
         assert!(second.as_mut().now_or_never().is_none());
-        drop(first); // now the second's, who never looks
+        drop(first); // now the second's, which never looks
         drop(second);
         assert!(limit.enter().now_or_never().is_some());
     }

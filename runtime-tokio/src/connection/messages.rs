@@ -1,4 +1,4 @@
-//! What the owner of a connection is told: the commands of its handles, and the notes of its epochs.
+//! The messages to the owner of a connection: the commands of its handles, and the notes of its epochs.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::connection::Event;
 use crate::session::Session;
 use crate::session::catalogue::Catalogue;
 
-/// What the handles ask of the owner.
+/// A request of the handles to the owner.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A caller waits for a session until then.
@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Lost { epoch: Epoch, failure: Failure, cause: Arc<str> },
 }
 
-/// What the tasks of an epoch report.
+/// A report of an epoch's tasks.
 pub(crate) struct Note {
     pub(crate) epoch: Epoch,
     pub(crate) what: What,

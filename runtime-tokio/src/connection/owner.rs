@@ -194,7 +194,7 @@ impl Owner {
                 Output::Withdraw => self.withdraw(),
                 Output::Admit(admission) => {
                     if let Some(reply) = reply.take() {
-                        // Published first: who is told to go finds the session.
+                        // Published first: a caller that is told to go finds the session.
                         self.publish();
                         _ = reply.send(admission); // the caller may have stopped waiting
                     }
@@ -263,7 +263,7 @@ impl Owner {
             if published.snapshot != snapshot {
                 self.meters.published(&snapshot);
             }
-            // Who looks sees everything; who waits is woken by what may settle it.
+            // A look shows everything; waiters are woken only by a change that may settle them.
             let news = Outlook::of(&published.snapshot) != Outlook::of(&snapshot);
             published.snapshot = snapshot;
             published.session = session;
@@ -349,7 +349,7 @@ impl Owner {
 impl Drop for Owner {
     /// Without its runtime nobody closes politely any more: handles that outlive it see the end, and no process does.
     fn drop(&mut self) {
-        // Perhaps dropped by who holds what the observer needs.
+        // The thread that drops this may hold a lock that the observer takes.
         self.observer = None;
         if let Some(live) = self.live.take() {
             live.abort();

@@ -1,4 +1,4 @@
-//! What everybody may look at of a connection, and which changes of it wake those who wait for one.
+//! The state that every handle may look at, and the changes of it that wake waiters.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::connection::Event;
 use crate::session::Session;
 use crate::session::catalogue::Catalogue;
 
-/// What everybody may look at, as of the owner's last turn. Who waits is woken by another [`Outlook`] and by another
-/// catalogue, not by every change.
+/// The state that every handle may look at, as of the owner's last turn. Waiters are woken by another [`Outlook`] and
+/// by another catalogue, not by every change.
 #[derive(Clone, Debug)]
 pub(crate) struct Published {
     pub(crate) snapshot: Snapshot,
     /// The Ready epoch's session; none in the very turn in which readiness is gone.
     pub(crate) session: Option<Arc<Session>>,
-    /// What may be offered: kept through a rebuild, withdrawn with a park.
+    /// The catalogue that may be offered: kept through a rebuild, withdrawn with a park.
     pub(crate) catalogue: Option<Arc<Catalogue>>,
     /// The last failure since the last Ready, in words.
     pub(crate) cause: Option<Arc<str>>,
@@ -24,10 +24,10 @@ pub(crate) struct Published {
 
 /// Told by the owner, in its turn, before anybody else can see it.
 pub(crate) trait Observer: Send + Sync {
-    /// What may be offered from now on; `None`: nothing.
+    /// Called with the catalogue that may be offered from now on; `None`: none.
     fn offered(&self, catalogue: Option<&Arc<Catalogue>>);
 
-    /// What every subscriber is told.
+    /// Called with every event.
     fn told(&self, event: &Event);
 }
 
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// What callers with all sorts of wishes are told.
+    /// The answers to callers with all sorts of wishes.
     fn answers(
         snapshot: &Snapshot,
         now: Timestamp,

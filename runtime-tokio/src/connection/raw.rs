@@ -45,7 +45,7 @@ impl<'a> RawRequest<'a> {
     }
 }
 
-/// What a modern client wants to find in a result: its kind, and how long it may be kept.
+/// The members that a modern client wants to find in a result: its kind, and how long it may be kept.
 const KIND: (&str, &str) = ("resultType", "\"complete\"");
 const KEPT: [(&str, &str); 2] = [("ttlMs", "0"), ("cacheScope", "\"private\"")];
 /// The requests whose results say how long they may be kept.

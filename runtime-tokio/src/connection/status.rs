@@ -66,7 +66,7 @@ pub enum ServerState {
     Disabled,
 }
 
-/// What is known of a session.
+/// The state of a session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SessionStatus {

@@ -1,4 +1,4 @@
-//! What the handles of a connection share, and how a caller comes to a session.
+//! The part that the handles of a connection share, and how a caller comes to a session.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::options::Tuning;
 use crate::session::Session;
 use crate::session::spec::Spec;
 
-/// What the handles share.
+/// The part that the handles share.
 pub(crate) struct Shared {
     pub(crate) commands: Commands,
     pub(crate) published: watch::Receiver<Published>,
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn command(&self, command: Command) {
-        // Dropped when the connection was shut down; whoever waits sees that.
+        // Dropped when the connection was shut down; waiters see that.
         self.commands.send(command);
     }
 

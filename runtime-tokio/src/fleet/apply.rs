@@ -82,12 +82,12 @@ impl Inner {
         let offered = tenant.connection.catalogue();
         let (filter, policy) = (config.tools.clone(), config.on_change);
         servers.by_name.insert(name.clone(), Server { config, digest, tenant: Some(tenant), rest: None });
-        // What an earlier process knew is offered until the first session lists.
+        // A list that an earlier process knew is offered until the first session lists.
         self.tell_tools(servers.tools.set(name, offered.as_deref(), &filter, policy));
         if replaced { Outcome::Replaced } else { Outcome::Started }
     }
 
-    /// The same server: whatever else is configured is changed while it runs.
+    /// Renews a server whose connection can stay: every other setting is changed while it runs.
     fn renew(&self, servers: &mut Servers, name: &Arc<str>, config: ServerConfig) -> Outcome {
         let Some(server) = servers.by_name.get_mut(name) else { return Outcome::Untouched };
         let Some(connection) = server.connection().cloned() else { return Outcome::Untouched };
@@ -128,7 +128,7 @@ impl Inner {
             .boxed_handler(move |epoch| handlers(&server, epoch))
             .observer(observer)
             .entrance(Entrance::new(tenancy.clone(), self.queue.clone()));
-        if let Some(kept) = servers.kept.server(name, &config.digest().to_string()) {
+        if let Some(kept) = servers.kept.server(name, &config.digest()) {
             builder = kept.restore(builder);
         }
         let _runtime = self.runtime.enter();

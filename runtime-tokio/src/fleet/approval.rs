@@ -13,7 +13,7 @@ use crate::options::CataloguePolicy;
 use crate::protocol::frame::{Object, is_null};
 use crate::session::catalogue::{Item, canonical};
 
-/// What of a tool counts for its approval.
+/// A part of a tool that counts for its approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Aspect {
@@ -50,8 +50,8 @@ impl fmt::Display for Aspect {
     }
 }
 
-/// What tells whether a tool is the one that was approved: a SHA-256 of each [`Aspect`] that it has, over the JSON text
-/// with its members sorted and without spaces. Other members, `_meta` and icons among them, may change freely.
+/// Tells whether a tool is the one that was approved: a SHA-256 of each [`Aspect`] that it has, over the JSON text with
+/// its members sorted and without spaces. Other members, `_meta` and icons among them, may change freely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fingerprint {
@@ -71,7 +71,7 @@ impl Fingerprint {
     /// This tool's.
     pub fn of(tool: &Item<Tool>) -> Self {
         let mut fingerprint = Self::default();
-        // What rmcp could read as a tool is an object.
+        // A text that rmcp could read as a tool is an object.
         let Object(members) = serde_json::from_str(tool.json().get()).unwrap_or_default();
         for (name, value) in members {
             if let Some(aspect) = Aspect::ALL.into_iter().find(|aspect| aspect.member() == name) {
@@ -152,20 +152,20 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
-/// What is approved, by server and tool. The state to keep: it is written and read with serde.
+/// The approved versions, by server and tool. The state to keep: it is written and read with serde.
 ///
 /// A tool is approved when it is first seen. It stays so while its server does not list it, so that one which is taken
 /// away and comes back as another is found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Approvals {
+pub(crate) struct Approvals {
     servers: BTreeMap<String, BTreeMap<String, Fingerprint>>,
 }
 
-/// What becomes of a tool that is listed.
+/// The decision about a tool that is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Verdict {
+pub(crate) enum Vetting {
     /// It is the approved one.
     Approved,
     /// It was never seen, and is approved now.
@@ -183,35 +183,35 @@ pub enum Verdict {
 }
 
 impl Approvals {
-    /// What is approved as this tool of this server.
-    pub fn approved(&self, server: &str, tool: &str) -> Option<&Fingerprint> {
+    /// The version of this server's tool that is approved.
+    pub(crate) fn approved(&self, server: &str, tool: &str) -> Option<&Fingerprint> {
         self.servers.get(server)?.get(tool)
     }
 
     /// Judges a tool as it is listed now.
-    pub fn vet(&mut self, policy: CataloguePolicy, server: &str, tool: &str, now: &Fingerprint) -> Verdict {
+    pub(crate) fn vet(&mut self, policy: CataloguePolicy, server: &str, tool: &str, now: &Fingerprint) -> Vetting {
         let verdict = match self.approved(server, tool) {
-            Some(approved) if approved == now => return Verdict::Approved,
+            Some(approved) if approved == now => return Vetting::Approved,
             Some(approved) => {
                 let changed = approved.difference(now);
                 match policy {
-                    CataloguePolicy::Refuse => return Verdict::Withheld { changed },
-                    CataloguePolicy::Accept | CataloguePolicy::Warn => Verdict::Taken { changed },
+                    CataloguePolicy::Refuse => return Vetting::Withheld { changed },
+                    CataloguePolicy::Accept | CataloguePolicy::Warn => Vetting::Taken { changed },
                 }
             }
-            None => Verdict::FirstSeen,
+            None => Vetting::FirstSeen,
         };
         self.approve(server, tool, now.clone());
         verdict
     }
 
     /// Approves this, and no longer what was approved before.
-    pub fn approve(&mut self, server: &str, tool: &str, fingerprint: Fingerprint) {
+    pub(crate) fn approve(&mut self, server: &str, tool: &str, fingerprint: Fingerprint) {
         self.servers.entry(server.to_owned()).or_default().insert(tool.to_owned(), fingerprint);
     }
 
-    /// What is kept of one server, and its counterpart: what cannot be read is not approved, which is trust on first use
-    /// again.
+    /// The approvals of one server, to be kept, and its counterpart: a part that cannot be read is not approved, which
+    /// is trust on first use again.
     pub(super) fn of(&self, server: &str) -> Value {
         self.servers.get(server).and_then(|tools| serde_json::to_value(tools).ok()).unwrap_or_default()
     }
@@ -234,7 +234,7 @@ impl Approvals {
     }
 
     /// Forgets a server: all its tools are seen for the first time when they are seen again. Whether there was any.
-    pub fn forget(&mut self, server: &str) -> bool {
+    pub(crate) fn forget(&mut self, server: &str) -> bool {
         self.servers.remove(server).is_some()
     }
 }
@@ -308,21 +308,21 @@ mod tests {
         let now = Fingerprint { description: None, ..was.clone() };
         let changed = vec![Aspect::Description];
         let mut approvals = Approvals::default();
-        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Verdict::FirstSeen);
-        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Verdict::Approved);
+        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Vetting::FirstSeen);
+        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Vetting::Approved);
         for _ in 0..2 {
             // Having been seen once does not make it approved.
             let verdict = approvals.vet(Refuse, "s", "search", &now);
-            assert_eq!(verdict, Verdict::Withheld { changed: changed.clone() });
+            assert_eq!(verdict, Vetting::Withheld { changed: changed.clone() });
         }
-        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Verdict::Approved);
-        assert_eq!(approvals.vet(Refuse, "other", "search", &now), Verdict::FirstSeen);
-        assert_eq!(approvals.vet(Warn, "s", "search", &now), Verdict::Taken { changed: changed.clone() });
-        assert_eq!(approvals.vet(Accept, "s", "search", &was), Verdict::Taken { changed });
+        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Vetting::Approved);
+        assert_eq!(approvals.vet(Refuse, "other", "search", &now), Vetting::FirstSeen);
+        assert_eq!(approvals.vet(Warn, "s", "search", &now), Vetting::Taken { changed: changed.clone() });
+        assert_eq!(approvals.vet(Accept, "s", "search", &was), Vetting::Taken { changed });
         approvals.approve("s", "search", now.clone());
-        assert_eq!(approvals.vet(Refuse, "s", "search", &now), Verdict::Approved);
+        assert_eq!(approvals.vet(Refuse, "s", "search", &now), Vetting::Approved);
         assert!(approvals.forget("s") && !approvals.forget("s"));
-        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Verdict::FirstSeen);
+        assert_eq!(approvals.vet(Refuse, "s", "search", &was), Vetting::FirstSeen);
         assert!(approvals.approved("other", "search").is_some());
     }
 

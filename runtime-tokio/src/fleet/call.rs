@@ -68,7 +68,7 @@ impl Fleet {
         self.call_tool_with(params, None).await
     }
 
-    /// The same with everything that a call can have. `params.name` is the name in the list of all.
+    /// Calls a tool with all its parameters and options. `params.name` is the name in the list of all.
     ///
     /// Of a server that lists nothing yet (it was just replaced, or is dialled on demand and was never asked) a call waits
     /// for a session, as calls do, before it is told that there is no such tool. A tool that was never listed is taken to

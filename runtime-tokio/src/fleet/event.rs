@@ -1,4 +1,4 @@
-//! What a fleet tells, in order, to everyone who listens.
+//! The events of a fleet, in order, for every subscriber.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ pub(super) const FLEET_EVENT_CAPACITY: usize = 4_096;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FleetEvent {
-    /// What may be called has changed. Applied in order, these say at any time exactly what
-    /// [`Fleet::tools`](super::Fleet::tools) gives.
+    /// The tools that may be called have changed. Applied in order, these events give at any time exactly
+    /// [`Fleet::tools`](super::Fleet::tools).
     Tools(Arc<ToolsDiff>),
     /// Something happened to this server's connection.
     Server {
         /// The server.
         server: Arc<str>,
-        /// What happened.
+        /// The connection's event.
         event: Event,
     },
     /// A configuration was applied, and this became of the server. Not told where nothing changed: never
@@ -30,7 +30,7 @@ pub enum FleetEvent {
     Applied {
         /// The server.
         server: Arc<str>,
-        /// What became of it.
+        /// The outcome for the server.
         outcome: Outcome,
     },
     /// This subscriber was too slow: so many events were left out here. What is offered now is to be read anew.

@@ -1,4 +1,4 @@
-//! What a tool of one server is called among the tools of all.
+//! The name of a server's tool among the tools of all.
 
 use std::fmt;
 
@@ -27,8 +27,8 @@ const DIGITS: usize = 8;
 /// - a text that ends like such a suffix by itself.
 ///
 /// So two names without a suffix never meet, nor does one with and one without. Two with a suffix can, if 32 bits of the
-/// hash and what is left of the text are the same, which does not happen unless somebody wants it:
-/// [`FleetTools`](super::FleetTools) says what then.
+/// hash and the rest of the text are equal, which does not happen unless somebody wants it. Then the name belongs to the
+/// first tool that was offered under it, for good, and the other one is not offered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ToolNaming {
     separator: String,
@@ -59,7 +59,7 @@ impl ToolNaming {
         Ok(Self { separator, max_len })
     }
 
-    /// What stands between the server's name and the tool's.
+    /// The text between the server's name and the tool's.
     pub fn separator(&self) -> &str {
         &self.separator
     }

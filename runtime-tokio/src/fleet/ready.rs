@@ -42,7 +42,7 @@ impl Fleet {
     pub async fn ready(&self, servers: &Select, within: Duration) -> Readiness {
         let names = self.select(servers);
         let settled = names.iter().map(|name| self.settled(name));
-        drop(timeout(within, futures::future::join_all(settled)).await); // who is not ready by then is told as such
+        drop(timeout(within, futures::future::join_all(settled)).await); // those not ready by then are reported as such
         let mut readiness = Readiness::default();
         for name in names {
             match self.connection(&name).map(|connection| connection.status()) {

@@ -1,4 +1,4 @@
-//! What became of the servers when a configuration was applied.
+//! The outcome of applying a configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::BuildError;
 
-/// What became of a server when a configuration was applied.
+/// The outcome for a server when a configuration was applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -43,7 +43,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What became of every server when a configuration was applied.
+/// The outcome for every server when a configuration was applied.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ApplyReport {

@@ -1,4 +1,4 @@
-//! What a host keeps about its servers from one start to the next, in one file.
+//! The state that a host keeps about its servers from one start to the next, in one file.
 //!
 //! A host that is started again goes on where it stopped: a server that was parked a minute ago keeps its wait
 //! ([`Builder::restore`]), a server's protocol era is not probed again ([`Builder::era_facts`]), and what a server listed
@@ -6,7 +6,7 @@
 //! without it, everything is found out again.
 //!
 //! ```no_run
-//! # use mcp_reconnect::{Connection, fleet::state::{Saver, ServerState, State, StateFile}, link::Connector};
+//! # use mcp_reconnect::{Connection, fleet::state::{SavedServer, SavedState, StateFile}, link::Connector};
 //! # async fn host(connector: impl Connector) -> Result<(), Box<dyn std::error::Error>> {
 //! let file = StateFile::new("/var/lib/my-host/mcp-state.json");
 //! let (kept, warnings) = file.load();
@@ -18,12 +18,9 @@
 //!     builder = server.restore(builder);
 //! }
 //! let connection = builder.build()?;
-//! let of = connection.clone();
-//! let collect = move || State::from_iter([("files".to_owned(), ServerState::of(&of, "digest of its configuration"))]);
-//! let (saver, run) = Saver::new(file, collect, |warning| eprintln!("{warning}"));
-//! tokio::spawn(run);
-//! saver.changed(); // whenever something did
-//! saver.finish().await?; // before the connections are shut down
+//! // Later, and before the connection is shut down:
+//! let server = SavedServer::of(&connection, "digest of its configuration");
+//! file.save(&SavedState::from_iter([("files".to_owned(), server)]))?;
 //! # Ok(()) }
 //! ```
 //!
@@ -68,21 +65,21 @@ use crate::protocol::EraFacts;
 use crate::session::catalogue::{Catalogue, Item, Part};
 
 pub use file::StateFile;
-pub use saver::{FINISH_TIMEOUT, SAVE_INTERVAL, Saver};
-pub use warning::{MAX_SIZE, StateProblem, StateWarning};
+pub(super) use saver::Saver;
+pub use warning::{StateProblem, StateWarning};
 
 type Tools = Option<Arc<[Item<Tool>]>>;
 
-/// What is kept about all servers, by name.
+/// The state of all servers, by name.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub struct State {
-    servers: BTreeMap<String, ServerState>,
+pub struct SavedState {
+    servers: BTreeMap<String, SavedServer>,
 }
 
-/// What is kept about one server.
+/// The state of one server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ServerState {
+pub struct SavedServer {
     digest: String,
     /// When `memory` was taken: milliseconds since 1970.
     saved_at: u64,
@@ -90,21 +87,21 @@ pub struct ServerState {
     memory: Memory,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "tools")]
     tools: Tools,
-    /// What the host keeps beside it; null for nothing.
+    /// Anything that the host keeps beside it; null for nothing.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub approvals: Value,
 }
 
-impl State {
-    /// What is known of this server, with the time that has passed since it was saved taken off its wait; `None` where
-    /// nothing is known, or where its configuration had another digest.
+impl SavedState {
+    /// The state of this server, with the time that has passed since it was saved taken off its wait; `None` where
+    /// there is none, or where its configuration had another digest.
     ///
     /// The wall clock says how much time has passed. One that was set back takes off nothing.
-    pub fn server(&self, name: &str, digest: &str) -> Option<ServerState> {
+    pub fn server(&self, name: &str, digest: &str) -> Option<SavedServer> {
         self.server_at(name, digest, unix_millis())
     }
 
-    fn server_at(&self, name: &str, digest: &str, now: u64) -> Option<ServerState> {
+    fn server_at(&self, name: &str, digest: &str, now: u64) -> Option<SavedServer> {
         let server = self.servers.get(name).filter(|server| server.digest == digest)?;
         let mut server = server.clone();
         let passed = Duration::from_millis(now.saturating_sub(server.saved_at));
@@ -114,13 +111,13 @@ impl State {
     }
 
     /// Keeps this about a server, in the place of what was kept before.
-    pub fn insert(&mut self, name: impl Into<String>, server: ServerState) {
+    pub fn insert(&mut self, name: impl Into<String>, server: SavedServer) {
         self.servers.insert(name.into(), server);
     }
 
-    /// What is approved, of all servers.
+    /// The approvals of all servers.
     pub(super) fn approvals(&self) -> Approvals {
-        let of = |(name, server): (&String, &ServerState)| Some((name.clone(), server.approvals.clone()));
+        let of = |(name, server): (&String, &SavedServer)| Some((name.clone(), server.approvals.clone()));
         Approvals::from_parts(self.servers.iter().filter_map(of))
     }
 
@@ -130,20 +127,20 @@ impl State {
     }
 
     /// Everything that is kept, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &ServerState)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &SavedServer)> {
         self.servers.iter().map(|(name, server)| (name.as_str(), server))
     }
 }
 
-impl FromIterator<(String, ServerState)> for State {
-    fn from_iter<T: IntoIterator<Item = (String, ServerState)>>(servers: T) -> Self {
+impl FromIterator<(String, SavedServer)> for SavedState {
+    fn from_iter<T: IntoIterator<Item = (String, SavedServer)>>(servers: T) -> Self {
         Self { servers: servers.into_iter().collect() }
     }
 }
 
-impl ServerState {
-    /// What is worth keeping about this connection now, without approvals. `digest` stands for the server's
-    /// configuration: under another one, nothing of this is used again.
+impl SavedServer {
+    /// Takes the state of this connection as of now, without approvals. `digest` stands for the server's configuration:
+    /// under another one, nothing of this is used again.
     ///
     /// Of a connection that was shut down, neither a park nor a wait is left to be kept.
     pub fn of(connection: &Connection, digest: impl Into<String>) -> Self {
@@ -166,17 +163,17 @@ impl ServerState {
         &self.digest
     }
 
-    /// What is known of the server's protocol era.
+    /// The facts about the server's protocol era.
     pub fn era(&self) -> &EraFacts {
         &self.era
     }
 
-    /// What the machine goes on with.
+    /// The machine's memory, for the next one to go on with.
     pub fn memory(&self) -> Memory {
         self.memory
     }
 
-    /// What the server listed last; `None` where it never did.
+    /// The server's last list; `None` where it never listed.
     pub fn catalogue(&self) -> Option<Catalogue> {
         let tools = self.tools.clone()?;
         Some(Catalogue { tools: Part::Listed(tools), ..Catalogue::default() })

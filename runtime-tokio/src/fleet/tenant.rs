@@ -7,8 +7,8 @@ use mcp_reconnect_core::{ParkReason, State, Status};
 use super::Inner;
 use super::approval::Approvals;
 use super::event::FleetEvent;
-use super::state::ServerState;
-use crate::config::{Digest, ServerConfig};
+use super::state::SavedServer;
+use crate::config::ServerConfig;
 use crate::connection::published::Observer;
 use crate::connection::{Connection, Event};
 use crate::options::Connect;
@@ -17,11 +17,11 @@ use crate::session::catalogue::Catalogue;
 /// A server that is registered.
 pub(super) struct Server {
     pub(super) config: ServerConfig,
-    pub(super) digest: Digest,
+    pub(super) digest: String,
     /// None while it is disabled.
     pub(super) tenant: Option<Tenant>,
-    /// What is to be kept of it while it is disabled.
-    pub(super) rest: Option<ServerState>,
+    /// The state to keep of it while it is disabled.
+    pub(super) rest: Option<SavedServer>,
 }
 
 /// The connection of a server.
@@ -50,10 +50,10 @@ impl Server {
         self.connection().is_some_and(|connection| connection.snapshot().status == Status::Shutdown)
     }
 
-    /// What is to be kept of it, its approvals among it.
-    pub(super) fn state(&self, name: &str, approvals: &Approvals) -> Option<ServerState> {
+    /// The state to keep of it, its approvals among it.
+    pub(super) fn state(&self, name: &str, approvals: &Approvals) -> Option<SavedServer> {
         let Some(connection) = self.connection() else { return self.rest.clone() };
-        let mut state = ServerState::of(connection, self.digest.to_string());
+        let mut state = SavedServer::of(connection, self.digest.clone());
         state.approvals = approvals.of(name);
         Some(state)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rmcp::model::Tool;
 
-use super::approval::{Approvals, Aspect, Fingerprint, Verdict};
+use super::approval::{Approvals, Aspect, Fingerprint, Vetting};
 use super::names::ToolNaming;
 use crate::config::ToolFilter;
 use crate::options::CataloguePolicy;
@@ -20,18 +20,18 @@ const MAX_ABSENT: usize = 10_000;
 
 /// The tools that several servers offer, each under its [public name](ToolNaming).
 ///
-/// What a server offers is swapped in whole, and each change is told as a [`ToolsDiff`]: an observer that applies every
+/// A server's list is swapped in whole, and each change is told as a [`ToolsDiff`]: an observer that applies every
 /// diff in order knows at any time exactly what is offered.
 ///
 /// A tool is not offered while its server's filter leaves it out, while it awaits approval, or when it is listed under a
 /// name that its server has listed before it: then the first one counts. A public name is for good that of the first tool
 /// that was offered under it. Should a tool come to a name that another one has had (see [`ToolNaming`]), it is not
 /// offered, even when that other one is gone: no call ever reaches a tool that the caller has not seen under this name.
-/// What has a name depends on the order of the servers' coming there, and only there.
+/// The name of a tool depends on the order of the servers' coming there, and on that alone.
 ///
-/// What a server no longer lists is remembered, up to 10,000 tools a server: then those are forgotten, and it is told.
+/// Tools that a server no longer lists are remembered, up to 10,000 a server: then those are forgotten, with a notice.
 #[derive(Clone, Debug, Default)]
-pub struct FleetTools {
+pub(crate) struct FleetTools {
     naming: ToolNaming,
     approvals: Approvals,
     servers: BTreeMap<Arc<str>, Server>,
@@ -64,7 +64,7 @@ struct Owner {
 /// A tool as it is offered. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FleetTool {
-    /// What it is called in the list of all.
+    /// Its name in the list of all.
     pub name: Arc<str>,
     /// Whose it is.
     pub server: Arc<str>,
@@ -95,33 +95,33 @@ pub struct Withheld {
     pub tool: FleetTool,
     /// In what it differs from the approved one.
     pub changed: Vec<Aspect>,
-    /// What tells this version of it from others.
+    /// Tells this version of it from others.
     pub fingerprint: Fingerprint,
 }
 
 impl FleetTools {
     /// Nothing yet; with what was approved before.
-    pub fn new(naming: ToolNaming, approvals: Approvals) -> Self {
+    pub(crate) fn new(naming: ToolNaming, approvals: Approvals) -> Self {
         Self { naming, approvals, ..Self::default() }
     }
 
     /// How tools are named.
-    pub fn naming(&self) -> &ToolNaming {
+    pub(crate) fn naming(&self) -> &ToolNaming {
         &self.naming
     }
 
-    /// What is approved, to be kept for the next [`new`](Self::new).
-    pub fn approvals(&self) -> &Approvals {
+    /// The approvals, to be kept for the next [`new`](Self::new).
+    pub(crate) fn approvals(&self) -> &Approvals {
         &self.approvals
     }
 
     /// All tools that are offered, by server in ascending order, then as the server lists them.
-    pub fn iter(&self) -> impl Iterator<Item = &FleetTool> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FleetTool> {
         self.servers.values().flat_map(|server| &server.offered)
     }
 
     /// All tools that await approval, in the same order.
-    pub fn withheld(&self) -> impl Iterator<Item = &Withheld> {
+    pub(crate) fn withheld(&self) -> impl Iterator<Item = &Withheld> {
         self.servers.values().flat_map(|server| &server.withheld)
     }
 
@@ -130,7 +130,7 @@ impl FleetTools {
     /// # Errors
     ///
     /// Why there is none.
-    pub fn lookup(&self, name: &str) -> Result<&FleetTool, LookupError> {
+    pub(crate) fn lookup(&self, name: &str) -> Result<&FleetTool, LookupError> {
         let owner = self.owners.get(name);
         let offered = owner.and_then(|owner| {
             let server = self.servers.get(&owner.server)?;
@@ -139,7 +139,7 @@ impl FleetTools {
         if let Some(offered) = offered {
             return Ok(offered);
         }
-        // What is said of a name is said of its owner, where it has one.
+        // The answer for a name is that for its owner, where it has one.
         let speaks =
             |server: &Arc<str>, tool: &str| owner.is_none_or(|owner| owner.server == *server && *owner.tool == *tool);
         for (server, entry) in &self.servers {
@@ -163,7 +163,7 @@ impl FleetTools {
     }
 
     /// Swaps in what a server lists, and what is wanted of it; `None` withdraws all of it.
-    pub fn set(
+    pub(crate) fn set(
         &mut self,
         server: &Arc<str>,
         catalogue: Option<&Catalogue>,
@@ -179,18 +179,10 @@ impl FleetTools {
 
     /// Approves a tool that is withheld, by its server's name of it: as it is listed now, or only if it still is the
     /// version that was `seen`. Of a tool that is not withheld it says nothing.
-    pub fn approve(&mut self, server: &Arc<str>, tool: &str, seen: Option<&Fingerprint>) -> ToolsDiff {
-        self.approve_where(server, |withheld| {
+    pub(crate) fn approve(&mut self, server: &Arc<str>, tool: &str, seen: Option<&Fingerprint>) -> ToolsDiff {
+        let meant = |withheld: &Withheld| {
             withheld.tool.tool().name == tool && seen.is_none_or(|seen| *seen == withheld.fingerprint)
-        })
-    }
-
-    /// Approves all tools of a server that are withheld, as they are listed now.
-    pub fn approve_all(&mut self, server: &Arc<str>) -> ToolsDiff {
-        self.approve_where(server, |_| true)
-    }
-
-    fn approve_where(&mut self, server: &Arc<str>, meant: impl Fn(&Withheld) -> bool) -> ToolsDiff {
+        };
         let Some(entry) = self.servers.get(server) else { return ToolsDiff::default() };
         let mut approved = false;
         for withheld in entry.withheld.iter().filter(|withheld| meant(withheld)) {
@@ -205,7 +197,7 @@ impl FleetTools {
 
     /// Withdraws a server and forgets all about it: its approvals, and the names that were its tools'. Another tool that
     /// was not offered because of such a name is offered when its own server is set next.
-    pub fn forget(&mut self, server: &Arc<str>) -> ToolsDiff {
+    pub(crate) fn forget(&mut self, server: &Arc<str>) -> ToolsDiff {
         let old = self.servers.remove(server).unwrap_or_default();
         self.owners.retain(|_, owner| owner.server != *server);
         let approvals_changed = self.approvals.forget(server);
@@ -238,15 +230,15 @@ impl FleetTools {
             let candidate = FleetTool { name: name.clone(), server: server.clone(), stale, listed: listed.clone(), at };
             let fingerprint = Fingerprint::of(item);
             match self.approvals.vet(entry.policy, &server, &tool, &fingerprint) {
-                Verdict::Approved => {}
-                Verdict::FirstSeen => approvals_changed = true,
-                Verdict::Taken { changed } => {
+                Vetting::Approved => {}
+                Vetting::FirstSeen => approvals_changed = true,
+                Vetting::Taken { changed } => {
                     approvals_changed = true;
                     if entry.policy == CataloguePolicy::Warn {
                         notices.push(Notice::Changed { server: server.clone(), tool: tool.clone(), changed });
                     }
                 }
-                Verdict::Withheld { changed } => {
+                Vetting::Withheld { changed } => {
                     let known = |old: &Withheld| old.tool.name == name && old.fingerprint == fingerprint;
                     if !entry.withheld.iter().any(known) {
                         notices.push(Notice::Withheld { server, tool, changed: changed.clone() });

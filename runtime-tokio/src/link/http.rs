@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::link::{
     Attempt, ConnectError, Connector, Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY,
-    Outbound, SendFailure,
+    Outbound, REDIAL_SPREAD, SendFailure,
 };
 
 /// How long exchanges that are under way may go on when the link ends: what the server has refused with its session is
@@ -37,9 +37,6 @@ const STANDS_BACK: Duration = Duration::from_millis(10);
 
 /// How the handshake's last message begins, as the runtime writes it.
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized""#;
-
-/// Over how long a server's clients spread their first redials, by default.
-pub const REDIAL_SPREAD: Duration = Duration::from_millis(250);
 
 /// Opens links to a server behind streamable HTTP: each has its own session and its own sockets, which end with it. Only
 /// when a server has told that it knows a session no more, the next session is asked for where that was told.
@@ -98,7 +95,7 @@ impl Connector for HttpConnector {
         Ok(Link { outbound, inbound, control: Arc::new(HttpControl(shared)) })
     }
 
-    /// The first redials after a loss are spread over [`REDIAL_SPREAD`]: the server is shared with other clients.
+    /// The first redials after a loss are spread over 250 ms: the server is shared with other clients.
     fn config(&self) -> Config {
         let config = Config::builder().redial_spread(REDIAL_SPREAD).build();
         config.unwrap_or_default()

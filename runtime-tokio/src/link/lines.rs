@@ -35,7 +35,7 @@ where
     let stop = attempt.cancel.child_token();
     let reader = FrameReader::new(reader, frame_limit);
     let control = StreamControl { traffic: reader.traffic().clone(), end: end.clone(), stop: stop.clone() };
-    // What is left when the other direction has failed is not worth waiting for.
+    // The rest is not worth waiting for when the other direction has failed.
     let read = read(reader, |_| Ok(None), std::future::pending::<()>(), frames_in, end.clone());
     attempt.tasks.spawn(stop.clone().run_until_cancelled_owned(read));
     attempt.tasks.spawn(stop.run_until_cancelled_owned(write(FrameWriter::new(writer), frames_out, end)));

@@ -1,8 +1,8 @@
 //! rmcp's OAuth as the credentials of a server: tokens are renewed in silence, users log in when it suits the host.
 //!
 //! [`OAuth`] gives each request the access token that rmcp's [`AuthorizationManager`] holds, and renews it with the
-//! refresh token: shortly before it expires, or when the server refuses it, once for all who need it. It never asks a
-//! user, opens a browser or listens for a redirect, whoever wants the session. Where it takes a user the connection
+//! refresh token: shortly before it expires, or when the server refuses it, once for all requests that need it. It
+//! never asks a user, opens a browser or listens for a redirect. Where it takes a user the connection
 //! parks as [`NeedsAuth`](crate::core::ParkReason::NeedsAuth) and is silent towards the server and the authorization
 //! server until the host says with [`WakeCause::Credentials`](crate::core::WakeCause::Credentials) that somebody has
 //! logged in. An authorization server that is down, slow or overloaded is an outage like the server's own: the
@@ -87,7 +87,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long a renewal may take, unless [`OAuth::refresh_timeout`] says otherwise.
-pub const REFRESH_TIMEOUT: Duration = Duration::from_secs(20);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// With these a token endpoint refuses the client or its grant for good (RFC 6749, section 5.2); what it says beside
 /// them, `temporarily_unavailable` say, may be otherwise next time. `invalid_grant` is rmcp's to tell.
@@ -130,7 +130,7 @@ struct Token {
 enum When {
     /// If rmcp finds that it is about to expire.
     Due,
-    /// Whatever its expiry: the server has refused it.
+    /// Regardless of its expiry: the server has refused it.
     Now,
 }
 
@@ -142,7 +142,7 @@ impl OAuth {
         oauth
     }
 
-    /// How long a renewal may take until it counts as failed for now. Default [`REFRESH_TIMEOUT`]; a start of the
+    /// How long a renewal may take until it counts as failed for now. Default 20 s; a start of the
     /// connection should take longer, and more than 30 s are never waited for once a token is refused.
     pub fn refresh_timeout(mut self, timeout: Duration) -> Self {
         self.patience = timeout;

@@ -56,7 +56,7 @@ impl Connector for StdioConnector {
         spawn(read(stdout, FrameReader::leftover, exits, frames_in, Arc::clone(&end)).boxed());
         spawn(write(stdin, frames_out, Arc::clone(&end)).boxed());
         let drained = Arc::clone(&server);
-        // Not the reader's to wait for: whoever waits for a process asks the system at each wake-up.
+        // Not the reader's to wait for: a task that waits for a process asks the system at each wake-up.
         let exit = async move {
             let exit = async {
                 drained.exited().await;

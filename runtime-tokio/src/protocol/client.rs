@@ -1,4 +1,4 @@
-//! Who a connection says it is.
+//! The client that a connection speaks for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Client {
     capabilities: Box<RawValue>,
 }
 
-/// Why somebody's words do not say who a client is.
+/// A client's words that do not say its version, or are no object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoClient(Box<str>);
 
@@ -78,7 +78,7 @@ impl Client {
         Ok(Self { version: version(&named), initialize: raw(initialize), info, capabilities })
     }
 
-    /// What rmcp's handler says of itself.
+    /// The words of rmcp's handler about itself.
     pub(crate) fn of(config: &ClientConfig) -> Self {
         let initialize = to_raw_value(config).unwrap_or_else(|_| empty());
         Self {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modern_client_greets_a_legacy_server_without_what_it_cannot_be_asked() {
+    fn a_modern_client_greets_a_legacy_server_without_requests() {
         let meta = format!(
             r#"{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_INFO}":{{"name":"m","version":"2"}},"{CLIENT_CAPABILITIES}":{{"sampling":{{}},"extensions":{{"a":{{}}}}}}}}"#
         );

@@ -1,4 +1,4 @@
-//! What is known about a server's protocol era, over epochs; and versions, compared.
+//! Knowledge about a server's protocol era, over epochs; and versions, compared.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,7 @@ use crate::protocol::frame::RpcError;
 /// How a server's sessions begin: the two families of protocol revisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Era {
     /// Up to 2025-11-25: `initialize`, `ping`.
     Legacy,
@@ -32,7 +33,7 @@ impl fmt::Display for Era {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EraPolicy {
-    /// What the server speaks: found out once, then remembered.
+    /// The server's own: found out once, then remembered.
     #[default]
     Auto,
     /// Always `initialize`.
@@ -41,7 +42,7 @@ pub enum EraPolicy {
     Modern,
 }
 
-/// What a connection has learnt about its server's era.
+/// Knowledge about a server's era that outlives the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EraFacts {
     /// The era; `None` while it is unknown.
@@ -52,11 +53,11 @@ pub struct EraFacts {
     pub server: Option<(String, String)>,
 }
 
-/// What is known about a server's era, shared by the epochs of a connection.
+/// Knowledge about a server's era, shared by the epochs of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct EraMemory {
     facts: Mutex<EraFacts>,
-    /// What a server of unknown era is asked for first; `None`: the modern one.
+    /// The era that a server of unknown era is asked in first; `None`: the modern one.
     home: Option<Era>,
 }
 
@@ -67,7 +68,8 @@ impl EraMemory {
         Self::at_home(facts, None)
     }
 
-    /// A memory that starts with what was learnt before. A server that speaks both eras is spoken to in the client's own,
+    /// A memory that starts with what was learnt before. A server that speaks both eras is spoken to in the client's
+    /// own,
     /// `home`.
     pub(crate) fn at_home(facts: EraFacts, home: Option<Era>) -> Arc<Self> {
         Arc::new(Self { facts: Mutex::new(facts), home })
@@ -78,7 +80,7 @@ impl EraMemory {
         self.lock().era.or(self.home) == Some(Era::Legacy)
     }
 
-    /// What is known now.
+    /// The facts as of now.
     pub(crate) fn facts(&self) -> EraFacts {
         self.lock().clone()
     }
@@ -92,8 +94,8 @@ impl EraMemory {
         }
     }
 
-    /// A server that ended on the probe has not shown that it is of the legacy era: it may just be down. A client of the
-    /// modern era asks it again; any other one begins with `initialize`, which costs such a server one spawn less.
+    /// A server that ended on the probe has not shown that it is of the legacy era: it may just be down. A client of
+    /// the modern era asks it again; any other one begins with `initialize`, which costs such a server one spawn less.
     pub(crate) fn doubt(&self) {
         if self.home == Some(Era::Modern) {
             self.forget();
@@ -112,7 +114,7 @@ impl EraMemory {
         facts.version = None;
     }
 
-    /// Notes who answered. Another server than before is probed afresh at its next epoch.
+    /// Notes which server answered. Another one than before is probed afresh at its next epoch.
     pub(crate) fn met(&self, server: Option<(String, String)>) {
         let mut facts = self.lock();
         if facts.server.is_some() && facts.server != server {
@@ -160,7 +162,8 @@ pub(crate) fn offered(error: &RpcError, requested: &ProtocolVersion) -> Option<V
     offered_in_text(&error.message, requested)
 }
 
-/// The same for a refusal in words, such as the body of an HTTP 400: `unsupported version (supported: 2025-06-18)`.
+/// Finds the versions in a refusal in words, such as the body of an HTTP 400: `unsupported version (supported:
+/// 2025-06-18)`.
 pub(crate) fn offered_in_text(text: &str, requested: &ProtocolVersion) -> Option<Vec<String>> {
     if !text.to_ascii_lowercase().contains("version") {
         return None;

@@ -22,14 +22,14 @@ pub(crate) enum Frame<'a> {
     Request {
         /// Its id as the peer wrote it.
         id: &'a RawValue,
-        /// What it asks for.
+        /// Its method.
         method: Cow<'a, str>,
         /// Its parameters.
         params: Option<&'a RawValue>,
     },
     /// A notification of the peer.
     Notification {
-        /// What it tells.
+        /// Its method.
         method: Cow<'a, str>,
         /// Its parameters.
         params: Option<&'a RawValue>,
@@ -130,9 +130,9 @@ pub(crate) fn excerpt(text: &str) -> &str {
 pub(crate) struct RpcError {
     /// The error's code; 0 where there is none.
     pub(crate) code: i64,
-    /// What it says.
+    /// The message.
     pub(crate) message: String,
-    /// What it adds.
+    /// Its `data` member.
     pub(crate) data: Option<serde_json::Value>,
     /// The error as it came.
     pub(crate) json: Arc<str>,
@@ -200,7 +200,7 @@ pub(crate) fn error_body(code: i32, message: &str, data: Option<&str>) -> Box<Ra
     RawValue::from_string(body).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// The same with an `error` member as it is.
+/// The refusal of the peer's request with this id, with an `error` member as it is.
 pub(crate) fn error_raw(id: &RawValue, error: &str) -> Box<str> {
     build(Some(&id.get()), None, Some(("error", error)))
 }

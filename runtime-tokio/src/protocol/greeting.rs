@@ -1,4 +1,4 @@
-//! What a server says of itself when a session begins, read leniently.
+//! A server's words about itself when a session begins, read leniently.
 
 use rmcp::model::{Implementation, MetaObject, ProtocolVersion, ServerCapabilities, ServerPeerInfo};
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub(crate) struct DiscoverReply {
     pub(crate) greeting: Greeting,
 }
 
-/// What both have in common.
+/// The parts that both results have.
 pub(crate) struct Greeting {
     /// The result as it came.
     pub(crate) raw: Box<RawValue>,
@@ -86,7 +86,7 @@ impl Greeting {
         }
     }
 
-    /// The same as rmcp's views know it.
+    /// rmcp's form of it.
     pub(crate) fn peer(&self, version: ProtocolVersion) -> ServerPeerInfo {
         let mut peer = ServerPeerInfo::new(version, self.capabilities.clone());
         peer.server_info = self.server.clone();

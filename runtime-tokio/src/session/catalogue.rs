@@ -1,4 +1,4 @@
-//! What a server offers: tools, prompts, resources and templates, listed page by page, and compared.
+//! A server's tools, prompts, resources and templates: listed page by page, and compared.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
@@ -19,14 +19,14 @@ pub(crate) const MAX_PAGES: usize = 1_000;
 /// How many items of a list are kept.
 pub(crate) const MAX_ITEMS: usize = 100_000;
 
-/// What a server offers. Cheap to clone; a set is swapped in whole.
+/// The lists of a server. Cheap to clone; a set is swapped in whole.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
-    /// What can be called.
+    /// The tools.
     pub tools: Part<Tool>,
-    /// What can be asked for as a prompt.
+    /// The prompts.
     pub prompts: Part<Prompt>,
-    /// What can be read.
+    /// The resources.
     pub resources: Part<Resource>,
     /// Patterns of what can be read.
     pub templates: Part<ResourceTemplate>,
@@ -34,6 +34,7 @@ pub struct Catalogue {
 
 /// One list of a catalogue.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub enum Part<T> {
     /// Not asked for yet.
     #[default]
@@ -118,7 +119,7 @@ impl<T> Part<T> {
         }
     }
 
-    /// The same items, marked as not up to date.
+    /// Marks the items as not up to date.
     pub(crate) fn stale(&self, error: impl Into<Arc<str>>) -> Self {
         Self::Stale { items: self.shared(), error: error.into() }
     }
@@ -130,7 +131,7 @@ impl Catalogue {
         self.tools.items().iter().find(|tool| tool.name == name).map(|tool| &**tool)
     }
 
-    /// What a new session starts with: the items as they were, marked as not listed in it yet.
+    /// The catalogue that a new session starts with: the items as they were, marked as not listed in it yet.
     pub(crate) fn carried_over(&self) -> Self {
         fn carried<T>(part: &Part<T>) -> Part<T> {
             if matches!(part, Part::Unlisted) { Part::Unlisted } else { part.stale("not listed in this session yet") }
@@ -161,7 +162,7 @@ impl Catalogue {
         !matches!(self.tools, Part::Listed(_)) || self.tool(tool).is_some()
     }
 
-    /// What a second run of a tool does: nothing that counts, if it is annotated as read-only or idempotent.
+    /// The effect of a second run of a tool: none that counts, if it is annotated as read-only or idempotent.
     pub fn effect(&self, tool: &str) -> Effect {
         let harmless = |tool: &Tool| {
             let annotations = tool.annotations.as_ref();
@@ -177,7 +178,7 @@ impl Catalogue {
     }
 }
 
-/// What changed between two catalogues. A part that was not listed compares as empty.
+/// The changes between two catalogues. A part that was not listed compares as empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CatalogueDiff {
     /// By name.
@@ -190,14 +191,14 @@ pub struct CatalogueDiff {
     pub templates: Changes,
 }
 
-/// What changed in one list, each in ascending order.
+/// The changes in one list, each in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What is new.
+    /// The keys that are new.
     pub added: Vec<String>,
-    /// What is gone.
+    /// The keys that are gone.
     pub removed: Vec<String>,
-    /// What differs in any member.
+    /// The keys of items that differ in any member.
     pub changed: Vec<String>,
 }
 
@@ -214,7 +215,7 @@ impl CatalogueDiff {
         self.tools.is_empty() && self.prompts.is_empty() && self.resources.is_empty() && self.templates.is_empty()
     }
 
-    /// What turns `old` into `new`.
+    /// The changes that turn `old` into `new`.
     pub fn between(old: &Catalogue, new: &Catalogue) -> Self {
         Self {
             tools: changes(&old.tools, &new.tools),
@@ -256,7 +257,7 @@ pub(crate) fn canonical(json: &RawValue) -> String {
     value.to_string()
 }
 
-/// What a catalogue lists.
+/// An item of a catalogue's list.
 pub(crate) trait Entry: DeserializeOwned {
     /// The request that lists it.
     const METHOD: &str;
@@ -266,7 +267,7 @@ pub(crate) trait Entry: DeserializeOwned {
     /// Whether the server says that it has such a list.
     fn is_declared(capabilities: &ServerCapabilities) -> bool;
 
-    /// What tells one item from another.
+    /// Tells one item from another.
     fn key(&self) -> &str;
 
     /// Whether this entry can be used over this link.
@@ -336,7 +337,7 @@ impl Entry for ResourceTemplate {
 #[derive(Debug)]
 pub(crate) struct Listing<T> {
     pub(crate) items: Arc<[Item<T>]>,
-    /// What was left out, and why.
+    /// The items that were left out, each with the reason.
     pub(crate) warnings: Vec<String>,
 }
 

@@ -18,9 +18,9 @@ pub(crate) struct Established {
     pub(crate) version: ProtocolVersion,
     /// The result of `initialize` or `server/discover`, as it came.
     pub(crate) raw: Arc<RawValue>,
-    /// The same for rmcp; also name, version, capabilities and instructions of the server.
+    /// rmcp's form of it; also name, version, capabilities and instructions of the server.
     pub(crate) peer: Arc<ServerPeerInfo>,
-    /// What `_meta` of every request must hold; empty in the legacy era.
+    /// The members that `_meta` of every request must hold; empty in the legacy era.
     pub(crate) meta: Arc<Meta>,
 }
 

@@ -18,13 +18,13 @@ use crate::protocol::{Client, Era, EraPolicy};
 use crate::session::established::Established;
 use crate::wire::{Answer, Call, CallFailure, RequestOptions, Wire};
 
-/// What a handshake goes by.
+/// The terms of a handshake.
 pub(crate) struct Handshake<'a> {
-    /// What earlier epochs learnt, and where this one's lessons go.
+    /// The knowledge of earlier epochs, to which this one adds its own.
     pub(crate) memory: &'a Arc<EraMemory>,
     /// Which era to speak.
     pub(crate) policy: EraPolicy,
-    /// Who we are.
+    /// The client to speak for.
     pub(crate) client: &'a Client,
     /// The attempt's whole time; a third of it bounds the wait for a probe's answer.
     pub(crate) start_timeout: Duration,
@@ -62,7 +62,7 @@ fn failed(class: FailureClass, cause: impl Into<Arc<str>>) -> HandshakeError {
 ///
 /// # Errors
 ///
-/// What kept the session from being established, classified.
+/// The failure that kept the session from being established, classified.
 pub(crate) async fn handshake(wire: &Wire, options: Handshake<'_>) -> Result<Established, HandshakeError> {
     let facts = options.memory.facts();
     let remembered = facts.version.as_deref().map(era::version);
@@ -123,14 +123,14 @@ enum Next {
     Done(Box<Established>),
 }
 
-/// What an answer to `server/discover` says.
+/// The meaning of an answer to `server/discover`.
 enum Probed {
     Modern(ProtocolVersion, Box<DiscoverReply>),
     Retry(ProtocolVersion),
     Legacy(String),
 }
 
-/// What an answer to `initialize` says.
+/// The meaning of an answer to `initialize`.
 enum Greeted {
     Done(Box<InitializeReply>),
     Retry(ProtocolVersion),
@@ -148,7 +148,7 @@ impl Attempt<'_> {
             let probed = tokio::select! {
                 biased;
                 answer = probe.answer() => self.judge_probe(answer, retried).await?,
-                // What ended both is the probe's to judge.
+                // A failure that ended both is the probe's to judge.
                 answer = answer_of(&mut greeting) => if answer.is_err() && self.wire.end_cause().is_some() {
                     self.judge_probe(probe.answer().await, retried).await?
                 } else {

@@ -1,4 +1,4 @@
-//! What belongs to a session and is wanted in every one: set up again in each epoch, before it is Ready.
+//! Settings of the host that belong to a session: made again in each epoch, before it is Ready.
 
 #![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
 
@@ -81,7 +81,7 @@ pub(crate) async fn listen(wire: Wire, session: Established, spec: Arc<Spec>) ->
                         Ok(Err(error)) => Some(error.to_string()),
                         // The stream broke, or the link has ended (while a probe decides, this is as good as alive).
                         Err(failure) if wire.end_cause().is_none() => {
-                            // What was announced meanwhile is lost.
+                            // Changes that were announced meanwhile are lost.
                             wire.presume_changes();
                             Some(failure.cause.to_string())
                         }

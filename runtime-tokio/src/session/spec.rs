@@ -1,4 +1,4 @@
-//! What every session of a connection goes by, and what is wanted in each.
+//! The terms of every session of a connection, and the settings that are wanted in each.
 
 #![expect(deprecated, reason = "rmcp deprecates logging levels, which are how legacy servers are told")]
 
@@ -19,12 +19,12 @@ use crate::session::view::Handler;
 use crate::watched::Watched;
 use crate::wire::RequestIds;
 
-/// What every epoch of a connection goes by.
+/// The terms of every epoch of a connection.
 pub(crate) struct Spec {
     pub(crate) name: Arc<str>,
     pub(crate) connector: Box<dyn Connector>,
     pub(crate) handler: Box<dyn Fn(Epoch) -> Handler + Send + Sync>,
-    /// Who the connection says it is, where that is not the handler's word.
+    /// The client that the connection speaks for, where that is not the handler's word.
     pub(crate) client: Option<Box<Client>>,
     pub(crate) memory: Arc<EraMemory>,
     pub(crate) policy: EraPolicy,
@@ -34,18 +34,18 @@ pub(crate) struct Spec {
     pub(crate) ids: RequestIds,
     /// The last session's server.
     pub(crate) met: Mutex<Option<Arc<ServerPeerInfo>>>,
-    /// What was listed last, in any session.
+    /// The last list, of any session.
     pub(crate) known: Mutex<Arc<Catalogue>>,
 }
 
 impl Spec {
-    /// What was listed last, in any session.
+    /// The last list, of any session.
     pub(crate) fn known(&self) -> Arc<Catalogue> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What the host has asked for, for as long as the connection lives.
+/// The settings that the host has asked for, for as long as the connection lives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) log_level: Option<LoggingLevel>,
@@ -72,7 +72,7 @@ pub(crate) enum Setting {
 }
 
 impl Setting {
-    /// What a request sets up; `None` if it is another one, or its parameters cannot be read.
+    /// Reads the setting that a request makes; `None` if it is another request, or its parameters cannot be read.
     pub(crate) fn read(method: &str, params: &RawValue) -> Option<Self> {
         #[derive(serde::Deserialize)]
         struct Parts {

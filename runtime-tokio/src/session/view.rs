@@ -51,7 +51,7 @@ impl Handler {
         Self { inner: Box::new(handler), end: CancellationToken::new(), tasks: TaskTracker::new(), relay: None }
     }
 
-    /// The same, counted there.
+    /// Counts its tasks there.
     pub(crate) fn counted_in(self, tasks: TaskTracker) -> Self {
         Self { tasks, ..self }
     }
@@ -180,7 +180,7 @@ impl Transport<RoleClient> for View {
                 }
                 None
             }
-            // What a handler of an ended epoch still has to say interests nobody.
+            // Answers of a handler to an ended epoch are dropped.
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) if self.0.token.is_cancelled() => {
                 return Either::Left(ready(Ok(())).boxed());
             }

@@ -1,4 +1,4 @@
-//! What a trace is made of, and how it is written. `docs/trace.md` says the same to other programs.
+//! The parts of a trace, and how it is written. `docs/trace.md` describes it for other programs.
 
 use std::io::{self, Write};
 use std::num::NonZeroU64;
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 /// How the header names the format.
 pub(super) const FORMAT: &str = "mcp-reconnect-trace";
 /// The version of the format that is written, and the only one that is read.
-pub const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// Everything that a machine was told, in order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trace {
-    /// What the machine was made of.
+    /// The machine at its start.
     pub header: Header,
-    /// What followed.
+    /// The inputs that followed.
     pub entries: Vec<Entry>,
     /// The number of a last line that could not be read because it was cut, by a crash say. It is left out.
     pub cut: Option<usize>,
 }
 
-/// What a machine was made of.
+/// The start of a machine: its knobs, its seed, its memory.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// What the server is called in logs.
+    /// The server's name in logs.
     pub name: String,
     /// The wall clock at the start, in milliseconds since 1970. It only tells which logs belong to a trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,12 +37,12 @@ pub struct Header {
     /// The knobs.
     #[serde(default)]
     pub config: Config,
-    /// What a restored machine was restored from.
+    /// The memory that it was restored from, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }
 
-/// What follows the header.
+/// One entry after the header.
 #[derive(Clone, PartialEq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are steps")]
 pub enum Entry {
@@ -64,13 +64,13 @@ pub struct Step {
     pub line: usize,
     /// The time that the machine was given.
     pub at: Timestamp,
-    /// What it was told.
+    /// The input.
     pub input: Input,
-    /// What it answered, where that was recorded.
+    /// The machine's answer, where that was recorded.
     pub answer: Option<Answer>,
 }
 
-/// What a machine answered to one input.
+/// A machine's answer to one input.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// Orders and facts, in order.

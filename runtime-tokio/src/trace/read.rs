@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::format::{Answer, Entry, FORMAT, Header, Step, Trace, VERSION};
 
 /// The longest line that is read, in bytes; those that are written have a few thousand at most.
-pub const MAX_LINE: usize = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
 
 /// Why something could not be read as a trace.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub enum TraceError {
     Empty,
     /// The first line is not the header of a trace.
     NotATrace {
-        /// What it is instead.
+        /// How it differs from a trace.
         problem: String,
     },
     /// It is a trace of another version.
@@ -38,7 +38,7 @@ pub enum TraceError {
         line: usize,
         /// Where in it, in bytes, counted from 1; 0: all of it.
         column: usize,
-        /// What is wrong.
+        /// The problem, in words.
         problem: String,
     },
 }
@@ -73,7 +73,7 @@ impl std::error::Error for TraceError {
 /// # Errors
 ///
 /// The first thing that is wrong, with the number of its line: another version, a line that cannot be understood or
-/// is longer than [`MAX_LINE`], or what the reader fails with.
+/// is longer than 64 KiB, or what the reader fails with.
 pub fn read(reader: impl BufRead) -> Result<Trace, TraceError> {
     let mut lines = Lines { reader, number: 0, bytes: Vec::new() };
     let Some(first) = lines.next()? else { return Err(TraceError::Empty) };
@@ -123,7 +123,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// What tells a header from other JSON, and one version from another.
+/// Tells a header from other JSON, and one version from another.
 #[derive(Deserialize)]
 struct Kind {
     format: Option<Value>,
@@ -196,7 +196,7 @@ fn problem(line: usize, problem: String) -> TraceError {
     TraceError::Line { line, column: 0, problem }
 }
 
-/// What is wrong; where, in a single line, is told apart.
+/// The problem without its place, which is reported separately.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem).to_owned()

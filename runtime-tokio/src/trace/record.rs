@@ -131,7 +131,8 @@ struct Log {
     span: Span,
 }
 
-/// Who finds the queue closed finds the warning told; `done` is dropped last, after the writer.
+/// Writes until the queue ends. Once the queue is closed a warning has been logged; `done` is dropped last, after the
+/// writer.
 fn run(mut task: Task, header: &Header, log: &Log, done: Sender<()>) {
     if let Err(error) = task.write(header) {
         let warn = || log.span.in_scope(|| tracing::warn!(%error, "the trace cannot be written: it ends here"));

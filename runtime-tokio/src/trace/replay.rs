@@ -11,8 +11,8 @@ use super::format::{Answer, Entry, Step, Trace};
 
 impl Trace {
     /// Runs it through a fresh machine, one turn at a time.
-    pub fn replay(&self) -> Replay<'_> {
-        Replay { machine: self.header.machine(), entries: self.entries.iter(), over: None }
+    pub fn replay(&self) -> TraceReplay<'_> {
+        TraceReplay { machine: self.header.machine(), entries: self.entries.iter(), over: None }
     }
 
     /// Runs all of it, and compares what was recorded.
@@ -38,7 +38,7 @@ impl Trace {
 /// A trace on its way through a machine: an iterator over its turns. It ends with the trace, after the first turn that
 /// [differs](Turn::difference), or at a [gap](Self::gap): what a machine in another state would answer says nothing.
 #[derive(Clone, Debug)]
-pub struct Replay<'a> {
+pub struct TraceReplay<'a> {
     machine: ConnectionMachine,
     entries: slice::Iter<'a, Entry>,
     over: Option<Over>,
@@ -66,19 +66,19 @@ impl fmt::Display for Gap {
     }
 }
 
-/// What a machine answered to one recorded input.
+/// A machine's answer to one recorded input.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Turn<'a> {
-    /// What it was told, and what was recorded of its answer.
+    /// The input, and the recorded answer.
     pub step: &'a Step,
-    /// What this machine answered.
+    /// This machine's answer.
     pub answer: Answer,
     /// The machine after that.
     pub snapshot: Snapshot,
     differs: bool,
 }
 
-impl Replay<'_> {
+impl TraceReplay<'_> {
     /// The gap that it has come to.
     pub const fn gap(&self) -> Option<Gap> {
         match self.over {
@@ -88,7 +88,7 @@ impl Replay<'_> {
     }
 }
 
-impl<'a> Iterator for Replay<'a> {
+impl<'a> Iterator for TraceReplay<'a> {
     type Item = Turn<'a>;
 
     fn next(&mut self) -> Option<Turn<'a>> {
@@ -116,7 +116,7 @@ fn same(recorded: &Answer, replayed: &Answer) -> bool {
 }
 
 impl Turn<'_> {
-    /// What was recorded, where it is not what this machine answered.
+    /// The two answers, where this machine's is not the recorded one.
     pub fn difference(&self) -> Option<Difference> {
         let recorded = self.step.answer.clone().filter(|_| self.differs)?;
         Some(Difference { line: self.step.line, recorded, replayed: self.answer.clone() })
@@ -139,9 +139,9 @@ pub struct Verified {
 pub struct Difference {
     /// The line of the input.
     pub line: usize,
-    /// What was recorded.
+    /// The recorded answer.
     pub recorded: Answer,
-    /// What the machine says now.
+    /// The machine's answer now.
     pub replayed: Answer,
 }
 

@@ -15,7 +15,7 @@ use crate::wire::Wire;
 use crate::wire::open::RawAnswer;
 use crate::wire::relay::TakenBack;
 
-/// What the server answered: a result, or an error.
+/// The server's answer: a result, or an error.
 pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
 
 /// One open request. Dropping it gives the request up: the server is told, if it may have seen it.
@@ -29,9 +29,9 @@ pub(crate) struct Call {
     answer: oneshot::Receiver<RawAnswer>,
     state: State,
     progress: Option<Arc<Notify>>,
-    /// What the server is told when the call is dropped; `None` where it must not be told.
+    /// The reason that the server is given when the call is dropped; `None` where it must not be told.
     reason: Option<&'static str>,
-    /// The same in the words of who asked, if it says any.
+    /// The caller's own words about it, if it says any.
     taken_back: TakenBack,
 }
 
@@ -106,7 +106,7 @@ impl Call {
         self.id
     }
 
-    /// What the server is told when the call is dropped, if anything is said until then.
+    /// Sets the words that the server is told when the call is dropped, if any are said until then.
     pub(crate) fn taken_back_with(&mut self, taken_back: &TakenBack) {
         self.taken_back = taken_back.clone();
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_waits_for_the_reader_and_not_for_one_that_is_gone() {
+    fn a_frame_without_room_waits_unless_the_reader_is_gone() {
         let (mailbox, mut reader) = mailbox();
         while mailbox.try_put("a".into()).is_ok() {}
         let mut waiting = Box::pin(mailbox.put("b".into()));

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// What the server answered, as it came: a result, or an error.
+/// The server's answer as it came: a result, or an error.
 pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
 /// The open requests of a wire: our own, and the view's. Locked for moments only.

@@ -9,7 +9,7 @@ use futures::task::AtomicWaker;
 /// How much room an empty queue keeps.
 const KEPT: usize = 8;
 
-/// See the module. Without a bound: who pushes sees to one.
+/// See the module. Without a bound: the pushing side sees to one.
 pub(crate) struct Queue<T> {
     items: Mutex<VecDeque<T>>,
     reader: AtomicWaker,
@@ -27,7 +27,7 @@ impl<T> Queue<T> {
         self.reader.wake();
     }
 
-    /// What is first in it.
+    /// Takes the first item.
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut items = self.lock();
         let item = items.pop_front();

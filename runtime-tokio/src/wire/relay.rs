@@ -1,4 +1,4 @@
-//! Who takes a server's own messages as they come.
+//! The taker of a server's own messages, which come to it as they are.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,17 +30,17 @@ pub trait Relay: Send + Sync + 'static {
 pub struct Ask<'a> {
     /// The session that asks.
     pub epoch: Epoch,
-    /// What it asks for.
+    /// Its method.
     pub method: &'a str,
     /// The parameters as they came.
     pub params: Option<&'a RawValue>,
     /// Whether it is the input that an `input_required` result asks for, and not a request of its own.
     pub input: bool,
-    /// What the server says when it takes the request back, which is before the request is dropped.
+    /// The server's words when it takes the request back, which are there before the request is dropped.
     pub taken_back: &'a TakenBack,
 }
 
-/// What is said when a request is taken back: the parameters of `notifications/cancelled`.
+/// The words with which a request is taken back: the parameters of `notifications/cancelled`.
 #[derive(Clone, Debug, Default)]
 pub struct TakenBack(Arc<OnceLock<Box<RawValue>>>);
 

@@ -1,4 +1,4 @@
-//! What a server asks and tells, given to a relay as it came.
+//! A server's requests and notifications, given to a relay as they came.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -111,7 +111,7 @@ async fn an_error_that_names_no_request_settles_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn k24_a_dropped_call_is_cancelled_once_and_only_if_the_server_may_have_seen_it() {
+async fn k24_a_dropped_call_is_cancelled_once_if_it_may_have_arrived() {
     let (wire, mut far) = wire();
     // Never awaited.
     drop(ask(&wire));
@@ -287,7 +287,7 @@ async fn k06_pings_are_answered_and_the_rest_is_kept_for_the_view() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_before_a_view_is_bounded_and_a_view_that_is_slow_loses_nothing() {
+async fn early_frames_are_bounded_and_a_slow_view_loses_nothing() {
     let (wire, mut far) = wire();
     let (mut call, request) = written(&wire, &mut far).await;
     for n in 0..1100 {
@@ -467,7 +467,7 @@ async fn a_broken_pipe_is_explained_by_the_end_of_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_an_answer_can_be_dropped_and_taken_up_again_after_the_end() {
+async fn the_wait_for_an_answer_can_be_resumed_after_the_end() {
     let (wire, mut far) = wire();
     let mut call = ask(&wire);
     settled(&mut call).await;

@@ -3,8 +3,8 @@
 //! Every path in the sources that begins at `crate`, `super` or `self`, or names a module of its file in a `use`, is
 //! followed to the module that defines what it names, through re-exports. It may not lead to a higher floor, and two
 //! modules side by side (on one floor, or in one folder) may not use each other, directly or around. A module and those
-//! in its own folder count as one: they may use each other. Comments and strings are skipped; tests are not. The program
-//! in `cli` and the inside of `front` are none of the library's.
+//! in its own folder count as one: they may use each other. Comments and strings are skipped; tests are not. The
+//! inside of `front` is not looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -172,10 +172,7 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            // A program of its own.
-            if !path.ends_with("src/cli") {
-                list(&path, files);
-            }
+            list(&path, files);
         } else if path.extension().is_some_and(|kind| kind == "rs") {
             files.push(path);
         }

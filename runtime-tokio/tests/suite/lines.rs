@@ -74,7 +74,7 @@ async fn a_line_beyond_the_limit_ends_the_link_and_is_the_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_it_is_given_up_the_server_sees_the_end_and_no_task_is_left() {
+async fn given_up_anyhow_the_server_sees_the_end_and_no_task_stays() {
     for how in ["kill", "close", "drop", "cancel"] {
         let (link, mut server, attempt) = link();
         match how {

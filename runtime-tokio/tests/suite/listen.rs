@@ -166,7 +166,7 @@ async fn a_connection_that_closes_cancels_what_has_no_session() {
 }
 
 #[tokio::test]
-async fn a_connection_that_closes_leaves_the_requests_of_a_session_alone() {
+async fn a_closed_connection_leaves_a_sessions_requests_alone() {
     let mut served = Served::start().await;
     let (session, mut far) = served.initialize().await;
     let session = [("mcp-session-id", &*session)];

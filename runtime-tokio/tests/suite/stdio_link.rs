@@ -82,7 +82,7 @@ async fn frames_go_both_ways_and_the_facts_are_told() {
 }
 
 #[tokio::test]
-async fn k01_the_exit_ends_the_link_though_a_grandchild_holds_its_pipes() {
+async fn k01_the_exit_ends_the_link_though_a_grandchild_has_its_pipes() {
     // As many frames as the channel does not hold, all of which are delivered.
     let text = r#"sleep 1000 2>&- & i=0; while [ $i -lt 500 ]; do echo '{}'; i=$((i+1)); done; echo oops >&2; exit 3"#;
     let mut command = script(text);
@@ -122,7 +122,7 @@ async fn k05_a_link_that_can_only_speak_one_way_is_an_ended_one() {
 }
 
 #[tokio::test]
-async fn k05_a_frame_that_was_begun_may_have_arrived_and_a_queued_one_has_not() {
+async fn k05_a_begun_frame_may_have_arrived_and_a_queued_one_has_not() {
     let (mut link, attempt) = connect(script("head -c 1 >/dev/null; echo '{\"ready\":1}'; exec sleep 1000")).await;
     let (begun, waiting) = (queue(&link, huge()).await, queue(&link, "{}").await);
     ready(&mut link).await;
@@ -155,7 +155,7 @@ async fn k22_a_line_over_the_limit_ends_the_link_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_reader_that_nobody_listens_to_does_not_keep_the_server_from_ending() {
+async fn an_unheard_reader_does_not_keep_the_server_from_ending() {
     let (mut link, attempt) = connect(script("yes '{}' | head -c 1000000; exit 4")).await;
     assert!(next(&mut link).await.is_some());
     assert_eq!(&*in_time(link.control.close()).await.cause, "exited with status 4");

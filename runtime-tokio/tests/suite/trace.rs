@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::num::NonZeroU64;
 
 use mcp_reconnect::core::{Input, Timestamp};
-use mcp_reconnect::trace::{self, Answer, Entry, Header, MAX_LINE, Step, Trace, TraceError};
+use mcp_reconnect::trace::{self, Answer, Entry, Header, Step, Trace, TraceError};
 use mcp_reconnect_checker::Walk;
 use proptest::prelude::*;
 
@@ -97,7 +97,7 @@ fn trace_cut_anywhere_is_read_up_to_there() {
 #[test]
 fn trace_errors_say_what_is_wrong_and_where() {
     let after = |line: &str| format!("{HEADER}\n{line}\n");
-    let long = "x".repeat(MAX_LINE + 1);
+    let long = "x".repeat(64 * 1024 + 1);
     for (text, wanted) in [
         (String::new(), "it is empty"),
         ("\n\n".into(), "it is empty"),

@@ -2,11 +2,9 @@
 
 use mcp_reconnect::CallError;
 use mcp_reconnect::ServerState;
-use mcp_reconnect::config::{Connect, FleetConfig};
+use mcp_reconnect::config::{CataloguePolicy, Connect, FleetConfig};
 use mcp_reconnect::core::{ParkReason, Status, WakeCause};
-use mcp_reconnect::fleet::{
-    Aspect, CataloguePolicy, Fingerprint, FleetCallError, FleetEvent, LookupError, Notice, Outcome,
-};
+use mcp_reconnect::fleet::{Aspect, Fingerprint, FleetCallError, FleetEvent, LookupError, Notice, Outcome};
 use rmcp::model::CallToolRequestParams;
 use tokio::time::sleep;
 

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mcp_reconnect::ServerState;
-use mcp_reconnect::config::{Connect, FleetConfig};
+use mcp_reconnect::config::{CataloguePolicy, Connect, FleetConfig};
 use mcp_reconnect::core::ParkReason;
+use mcp_reconnect::fleet::Fleet;
 use mcp_reconnect::fleet::state::StateFile;
-use mcp_reconnect::fleet::{CataloguePolicy, Fleet};
 use mcp_reconnect_tests::fake::FakeServer;
 use tempfile::TempDir;
 use tokio::time::sleep;

@@ -9,10 +9,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use mcp_reconnect::core::FailureClass;
 use mcp_reconnect::front::{Front, FrontOptions, HostEnd};
-use mcp_reconnect::link::{
-    Attempt, ConnectError, Connector, Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY,
-    Outbound,
-};
+use mcp_reconnect::link::{Attempt, ConnectError, Connector, Ended, Link, LinkControl, LinkFacts, Outbound};
 use mcp_reconnect::{Builder, Connection};
 use mcp_reconnect_tests::fake::FakeServer;
 use serde::Deserialize;
@@ -24,6 +21,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::builder;
+
+/// How many frames a link queues, each way.
+const CAPACITY: usize = 64;
 
 /// How long a test waits for what must come: virtual time, which passes when nothing else can happen.
 const PATIENCE: Duration = Duration::from_secs(3_600);
@@ -265,9 +265,9 @@ impl LinkControl for Control {
 #[async_trait]
 impl Connector for StageConnector {
     async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError> {
-        let (outbound, frames) = mpsc::channel(OUTBOUND_CAPACITY);
-        let (far_inbound, mut said) = mpsc::channel::<Box<str>>(INBOUND_CAPACITY);
-        let (sender, inbound) = mpsc::channel(INBOUND_CAPACITY);
+        let (outbound, frames) = mpsc::channel(CAPACITY);
+        let (far_inbound, mut said) = mpsc::channel::<Box<str>>(CAPACITY);
+        let (sender, inbound) = mpsc::channel(CAPACITY);
         let end = CancellationToken::new();
         let ended = end.clone();
         attempt.tasks.spawn(async move {

@@ -74,10 +74,7 @@ impl Target {
     }
 
     fn ping(era: Era) -> Self {
-        let method = match era {
-            Era::Legacy => "ping",
-            Era::Modern => "server/discover",
-        };
+        let method = if era == Era::Legacy { "ping" } else { "server/discover" };
         Self { name: method.into(), annotated: true, what: What::Ping }
     }
 

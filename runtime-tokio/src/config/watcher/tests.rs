@@ -25,7 +25,7 @@ async fn watched(patience: Duration) -> (TempDir, PathBuf, Watcher) {
     (dir, path, watcher)
 }
 
-/// What is told next; a watcher that tells nothing more has failed.
+/// The next version; a watcher that reports nothing more has failed.
 async fn next(watcher: &mut Watcher) -> Option<Version> {
     let told = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
     told.expect("it tells of a change")
@@ -108,7 +108,7 @@ async fn a_broken_version_is_told_with_all_that_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_reads_the_same_is_no_change_and_neighbours_are_nobodys_business() {
+async fn an_equal_text_or_a_changed_neighbour_is_no_change() {
     let (dir, path, mut watcher) = watched(NEVER).await;
     fs::write(&path, server("first") + "\n\n").unwrap();
     fs::write(dir.path().join("other.json"), server("other")).unwrap();

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::warning::{MAX_SIZE, StateProblem, StateWarning};
-use super::{ServerState, State};
+use super::{SavedServer, SavedState};
 use crate::clock::unix_millis;
 use crate::protocol::frame;
 
@@ -19,7 +19,7 @@ const FORMAT: &str = "mcp-reconnect-state";
 const VERSION: u64 = 1;
 /// How every file begins that was written here.
 const BEGIN: &str = r#"{"format":"mcp-reconnect-state","version":1,"#;
-/// What is enough of it to know a damaged file as ours.
+/// The part of it that is enough to know a damaged file as ours.
 const MARK: &str = r#"{"format":"mcp-reconnect-state""#;
 
 /// The name of a temporary file begins with a dot and the name of the state file, and ends with this.
@@ -39,7 +39,7 @@ pub struct StateFile {
 struct Content<'a> {
     format: &'static str,
     version: u64,
-    servers: &'a State,
+    servers: &'a SavedState,
 }
 
 impl StateFile {
@@ -56,9 +56,9 @@ impl StateFile {
     /// Everything that can be used of it, and what is wrong with the rest. A file that does not exist is empty.
     ///
     /// Removes the temporary files of processes that were killed while they wrote, once they are an hour old.
-    pub fn load(&self) -> (State, Vec<StateWarning>) {
+    pub fn load(&self) -> (SavedState, Vec<StateWarning>) {
         let mut warnings = Vec::new();
-        let mut state = State::default();
+        let mut state = SavedState::default();
         match self.read(&mut state) {
             Ok(problems) => warnings.extend(problems),
             Err(problem) => warnings.push(problem),
@@ -66,7 +66,7 @@ impl StateFile {
         (state, warnings.into_iter().map(|problem| problem.at(&self.path)).collect())
     }
 
-    fn read(&self, state: &mut State) -> Result<Vec<StateProblem>, StateProblem> {
+    fn read(&self, state: &mut SavedState) -> Result<Vec<StateProblem>, StateProblem> {
         let target = self.target()?;
         remove_abandoned(&target);
         let Some(bytes) = read_bytes(&target)? else { return Ok(Vec::new()) };
@@ -74,7 +74,7 @@ impl StateFile {
         match parse(&bytes) {
             Ok(servers) => {
                 for (name, json) in servers {
-                    match serde_json::from_str::<ServerState>(json.get()) {
+                    match serde_json::from_str::<SavedServer>(json.get()) {
                         Ok(server) => state.insert(name, server),
                         Err(error) => problems.push(StateProblem::Server { name, reason: error.to_string() }),
                     }
@@ -99,11 +99,11 @@ impl StateFile {
     /// # Errors
     ///
     /// A file there that is not ours (see the [module](super)), a state that is too large, or the file system's.
-    pub fn save(&self, state: &State) -> Result<(), StateWarning> {
+    pub fn save(&self, state: &SavedState) -> Result<(), StateWarning> {
         self.write(state).map_err(|problem| problem.at(&self.path))
     }
 
-    fn write(&self, state: &State) -> Result<(), StateProblem> {
+    fn write(&self, state: &SavedState) -> Result<(), StateProblem> {
         let content = Content { format: FORMAT, version: VERSION, servers: state };
         let bytes = serde_json::to_vec(&content).map_err(|error| StateProblem::io("encode it")(error.into()))?;
         if bytes.len() as u64 > MAX_SIZE {
@@ -140,7 +140,7 @@ impl StateFile {
     }
 }
 
-/// What is in the file; `None` where there is none.
+/// Reads the file; `None` where there is none.
 fn read_bytes(target: &Path) -> Result<Option<Vec<u8>>, StateProblem> {
     let Some(file) = open(target)? else { return Ok(None) };
     let mut bytes = Vec::new();

@@ -8,26 +8,26 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::warning::{StateProblem, StateWarning};
-use super::{State, StateFile};
+use super::{SavedState, StateFile};
 
 /// How long after a change the file is written, with all that changes meanwhile: at most one write in this time.
-pub const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long [`Saver::finish`] waits at most for the last write.
-pub const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps a [`StateFile`] up to date: told that something changed, it collects the state and writes it.
 ///
 /// A cheap handle: clones share the one writer, which ends when the last of them is dropped; what had changed by then
 /// is written first.
 #[derive(Clone, Debug)]
-pub struct Saver {
+pub(crate) struct Saver {
     orders: Arc<watch::Sender<Order>>,
     outcome: watch::Receiver<Outcome>,
     file: Arc<StateFile>,
 }
 
-/// What the handles ask for: a change marks the channel, this says whether it was the last one.
+/// An order of the handles: a change marks the channel, this says whether it was the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Order {
     #[default]
@@ -49,9 +49,9 @@ impl Saver {
     /// `collect` is called for each write and must not block; a handle of this saver must not live in it, or it never
     /// ends. The write itself runs among the blocking tasks. The first of a row of writes that fail is told to `warn`;
     /// each later change is another try, as is the end.
-    pub fn new(
+    pub(crate) fn new(
         file: StateFile,
-        collect: impl Fn() -> State + Send + 'static,
+        collect: impl Fn() -> SavedState + Send + 'static,
         warn: impl Fn(&StateWarning) + Send + 'static,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (orders, receiver) = watch::channel(Order::default());
@@ -63,13 +63,8 @@ impl Saver {
     }
 
     /// Says that something changed. Returns at once, from wherever it is called.
-    pub fn changed(&self) {
+    pub(crate) fn changed(&self) {
         self.orders.send_modify(|_| ());
-    }
-
-    /// Why the file is not up to date; `None` when the last write went well, or none was needed yet.
-    pub fn warning(&self) -> Option<StateWarning> {
-        self.outcome.borrow().warning.clone()
     }
 
     /// Writes the state of now, whatever was said to have changed, and ends the saver; waits for that at most
@@ -78,7 +73,7 @@ impl Saver {
     /// # Errors
     ///
     /// Why the last state is not in the file.
-    pub async fn finish(&self) -> Result<(), StateWarning> {
+    pub(crate) async fn finish(&self) -> Result<(), StateWarning> {
         self.orders.send_replace(Order::Finish);
         let mut outcome = self.outcome.clone();
         match timeout(FINISH_TIMEOUT, outcome.wait_for(|outcome| outcome.finished)).await {
@@ -97,13 +92,13 @@ struct Writer<C, W> {
     outcome: watch::Sender<Outcome>,
 }
 
-impl<C: Fn() -> State + Send, W: Fn(&StateWarning) + Send> Writer<C, W> {
+impl<C: Fn() -> SavedState + Send, W: Fn(&StateWarning) + Send> Writer<C, W> {
     async fn run(mut self) {
         loop {
             let last = match next(&mut self.orders).await {
                 Some(Order::Save) => self.gather().await,
                 Some(Order::Finish) => true,
-                // What is in the file is the last state, unless it could not be written.
+                // The last state is in the file, unless it could not be written.
                 None if self.outcome.borrow().warning.is_none() => break,
                 None => true,
             };

@@ -25,9 +25,9 @@ fn memory(status: Status, next_dial_in: Option<Duration>) -> Memory {
     }
 }
 
-fn server(digest: &str, status: Status, next_dial_in: Option<Duration>, tools: Option<&[&str]>) -> ServerState {
+fn server(digest: &str, status: Status, next_dial_in: Option<Duration>, tools: Option<&[&str]>) -> SavedServer {
     let item = |text: &&str| Item::from_json(RawValue::from_string((*text).to_owned()).unwrap()).unwrap();
-    ServerState {
+    SavedServer {
         digest: digest.into(),
         saved_at: THEN,
         era: EraFacts {
@@ -44,17 +44,17 @@ fn server(digest: &str, status: Status, next_dial_in: Option<Duration>, tools: O
 /// A tool with members that rmcp does not know, in an order and with spaces of its own.
 const ODD_TOOL: &str = r#"{ "zz": [1.50, {"deep":"ü"}], "name":"odd",  "inputSchema":{"type":"object"} }"#;
 
-fn sample() -> State {
+fn sample() -> SavedState {
     let mut ready = server("d1", Status::Ready(Epoch::FIRST), None, Some(&[ODD_TOOL]));
     ready.approvals = json!({ "odd": "sha256:00" });
-    State::from_iter([
+    SavedState::from_iter([
         ("ready \"ü\"".to_owned(), ready),
         ("parked".to_owned(), server("d2", Status::Parked(ParkReason::Exhausted), Some(61 * SECOND), Some(&[]))),
         ("never met".to_owned(), server("d3", Status::TransientFailure, Some(SECOND / 3), None)),
     ])
 }
 
-fn as_json(state: &State) -> Value {
+fn as_json(state: &SavedState) -> Value {
     serde_json::to_value(state).unwrap()
 }
 
@@ -107,9 +107,9 @@ fn the_time_that_passed_is_taken_off_the_wait() {
 }
 
 #[test]
-fn what_was_looked_up_late_and_saved_again_has_its_time_taken_off_once() {
+fn time_is_taken_off_once_when_saved_again_after_a_late_look_up() {
     let server = sample().server_at("parked", "d2", THEN + 10_000).unwrap();
-    let state = State::from_iter([("parked".to_owned(), server)]);
+    let state = SavedState::from_iter([("parked".to_owned(), server)]);
     let left = state.server_at("parked", "d2", THEN + 20_000).unwrap().memory.next_dial_in;
     assert_eq!(left, Some(41 * SECOND));
 }

@@ -1,21 +1,21 @@
-//! What may be wrong with a state file.
+//! Problems with a state file.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 /// The largest state file that is read or written, in bytes.
-pub const MAX_SIZE: u64 = 64 << 20;
+pub(super) const MAX_SIZE: u64 = 64 << 20;
 
 /// Why a state file, or a part of it, is not used or not written. Nothing but a warning: a host starts and runs without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateWarning {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub problem: StateProblem,
 }
 
-/// What is wrong with a state file.
+/// A problem with a state file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateProblem {
@@ -25,11 +25,11 @@ pub enum StateProblem {
     Version(String),
     /// It is a folder, a device or a pipe. Neither read nor written.
     NotAFile,
-    /// It is, or would be, larger than [`MAX_SIZE`]. Neither read nor written.
+    /// It is, or would be, larger than 64 MiB. Neither read nor written.
     TooLarge,
     /// It is damaged: what is in it is not used.
     Damaged(String),
-    /// What it says about one server cannot be read, and is not used.
+    /// The entry of one server cannot be read, and is not used.
     Server {
         /// Which.
         name: String,
@@ -38,14 +38,14 @@ pub enum StateProblem {
     },
     /// The file system refused.
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// The kind of error.
         kind: io::ErrorKind,
         /// In words.
         reason: String,
     },
-    /// It was not written in time, or the [`Saver`](super::Saver) does not run.
+    /// It was not written in time, or the fleet's runtime went down.
     Unfinished,
 }
 

@@ -1,27 +1,27 @@
-//! What is told of a list of tools: what changed, what an operator should know, and why a tool is not there.
+//! Reports on a list of tools: its changes, notices for an operator, and why a tool is not there.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::FleetTool;
-#[cfg(doc)]
-use crate::fleet::FleetTools;
 use crate::fleet::approval::Aspect;
+#[cfg(doc)]
+use crate::fleet::tools::FleetTools;
 
-/// What one step changed in what is offered, by public name, each in ascending order.
+/// The changes of one step in the tools that are offered, by public name, each in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolsDiff {
-    /// What is offered and was not.
+    /// Tools that were not offered before.
     pub added: Vec<String>,
-    /// What was offered and is not.
+    /// Tools that are no longer offered.
     pub removed: Vec<String>,
-    /// What was offered and is, with any member of it different. Whether it is stale does not count.
+    /// Tools that are offered as before, with any member of them different. Whether one is stale does not count.
     pub changed: Vec<String>,
-    /// What an operator should know of this step.
+    /// Notices for an operator.
     pub notices: Vec<Notice>,
-    /// Whether [`FleetTools::approvals`] are not what they were, and should be kept anew.
+    /// Whether the approvals have changed.
     pub approvals_changed: bool,
 }
 
@@ -70,7 +70,7 @@ pub enum Notice {
         tool: Arc<str>,
     },
     /// The tool is not what was approved, and is offered as it is now
-    /// ([`CataloguePolicy::Warn`](crate::fleet::CataloguePolicy::Warn)).
+    /// ([`CataloguePolicy::Warn`](crate::config::CataloguePolicy::Warn)).
     Changed {
         /// The server.
         server: Arc<str>,
@@ -86,7 +86,7 @@ pub enum Notice {
         server: Arc<str>,
     },
     /// The tool is not what was approved, and is withheld
-    /// ([`CataloguePolicy::Refuse`](crate::fleet::CataloguePolicy::Refuse)). Told once for each version of it.
+    /// ([`CataloguePolicy::Refuse`](crate::config::CataloguePolicy::Refuse)). Told once for each version of it.
     Withheld {
         /// The server.
         server: Arc<str>,

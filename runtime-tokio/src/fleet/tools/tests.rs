@@ -77,7 +77,7 @@ fn a_stale_list_is_offered_and_marked() {
 }
 
 #[test]
-fn members_that_do_not_count_for_approval_are_changes_all_the_same() {
+fn members_outside_approval_are_changes_all_the_same() {
     let mut tools = FleetTools::default();
     let mut versioned = tool("read", "");
     set(&mut tools, "s", Refuse, &[versioned.clone()]);
@@ -86,7 +86,7 @@ fn members_that_do_not_count_for_approval_are_changes_all_the_same() {
 }
 
 #[test]
-fn of_two_tools_of_one_name_the_first_counts_and_it_is_told_once() {
+fn of_two_tools_of_one_name_the_first_counts_and_is_told_once() {
     let mut tools = FleetTools::default();
     let list = [tool("read", "first"), tool("list", ""), tool("read", "second"), tool("read", "third")];
     let notice = Notice::ListedTwice { server: named("s"), tool: named("read") };
@@ -122,7 +122,7 @@ fn a_name_stays_that_of_the_first_tool_that_had_it() {
     assert_eq!(set(&mut tools, other.0, Refuse, &list), ToolsDiff::default());
     let gone = LookupError::NotOffered { server: named(one.0), tool: named(&one.1) };
     assert_eq!(tools.lookup(&name).unwrap_err(), gone);
-    // What keeps the other one back says nothing of the first.
+    // The reason that keeps the other one back does not concern the first.
     set(&mut tools, other.0, Refuse, &[tool(&other.1, "changed")]);
     assert_eq!((tools.withheld().count(), tools.lookup(&name).unwrap_err()), (1, gone));
 
@@ -132,7 +132,7 @@ fn a_name_stays_that_of_the_first_tool_that_had_it() {
 }
 
 #[test]
-fn two_tools_of_one_server_with_one_name_are_told_apart_by_order() {
+fn two_tools_of_one_server_and_name_are_told_apart_by_order() {
     let (one, other) = (format!("{}129883", "x".repeat(70)), format!("{}134231", "x".repeat(70)));
     let mut tools = FleetTools::default();
     let found = set(&mut tools, "s", Accept, &[tool(&one, "one"), tool(&other, "other")]);
@@ -170,7 +170,7 @@ fn a_changed_tool_is_withheld_until_it_is_approved() {
     let approved = tools.approve(&server, "read", Some(&seen));
     assert_eq!(approved, ToolsDiff { approvals_changed: true, ..diff(&["s__read"], &[], &[]) });
     assert_eq!((offered(&tools), tools.withheld().count()), (vec!["s__read", "s__list"], 0));
-    // What was approved at first is not any more.
+    // The version that was approved at first is no longer approved.
     assert_eq!(set(&mut tools, "s", Refuse, &[tool("read", "reads")]).removed, ["s__list", "s__read"]);
 }
 
@@ -217,21 +217,6 @@ fn warn_offers_what_changed_and_tells_accept_says_nothing() {
     assert_eq!(third, ToolsDiff { approvals_changed: true, ..diff(&[], &[], &["s__read"]) });
     // Refusal goes by what was taken last.
     assert_eq!(set(&mut tools, "s", Refuse, &[tool("read", "other")]), ToolsDiff::default());
-}
-
-#[test]
-fn all_of_a_server_are_approved_at_once_and_only_its_own() {
-    let mut tools = FleetTools::default();
-    for description in ["reads", "sends"] {
-        for server in ["a", "b"] {
-            set(&mut tools, server, Refuse, &[tool("read", description), tool("list", description)]);
-        }
-    }
-    assert_eq!(tools.withheld().count(), 4);
-    let approved = tools.approve_all(&named("a"));
-    assert_eq!(approved, ToolsDiff { approvals_changed: true, ..diff(&["a__list", "a__read"], &[], &[]) });
-    assert_eq!(tools.approve_all(&named("a")), ToolsDiff::default());
-    assert!(tools.withheld().all(|withheld| &*withheld.tool.server == "b"));
 }
 
 #[test]

@@ -218,7 +218,7 @@ async fn expect_at_once(far: &mut Far, method: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_is_counted_from_the_first_byte_and_bounded_by_a_third_of_the_start() {
+async fn patience_counts_from_the_first_byte_to_a_third_of_the_start() {
     // Silent altogether.
     let mut dial = Dial::new(&unknown());
     dial.far.expect("server/discover").await;
@@ -317,7 +317,7 @@ async fn k23_a_server_that_dies_on_the_probe_is_legacy() {
     dial.greet().await;
     dial.established().await;
 
-    // The same with initialize under way.
+    // Once more with initialize under way.
     let (dial, ..) = silent(&unknown()).await;
     dial.far.hang_up();
     assert!(matches!(dial.outcome.await.unwrap(), Err(HandshakeError::ProbeKilled { .. })));
@@ -391,7 +391,7 @@ async fn an_exchange_that_fails_by_itself_is_judged_by_its_class() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn k23_a_refusal_that_lists_versions_gets_one_retry_with_the_best_common() {
+async fn k23_a_refusal_with_versions_gets_one_retry_with_the_best() {
     let refusals = [
         ("no", json!({ "supported": ["2024-11-05", "2025-06-18", "2019-01-01"] })),
         ("no", json!({ "supportedVersions": ["2024-11-05", "2025-06-18"] })),
@@ -437,7 +437,7 @@ async fn k23_a_refusal_that_lists_versions_gets_one_retry_with_the_best_common()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_legacy_server_that_became_modern_is_found_in_the_same_attempt() {
+async fn a_legacy_server_become_modern_is_found_in_the_same_attempt() {
     let refusals = [(-32601, Value::Null), (-32022, Value::Null), (-32022, json!({ "supported": ["2026-07-28"] }))];
     for (code, data) in refusals {
         let memory = known(Era::Legacy);
@@ -463,7 +463,7 @@ async fn a_legacy_server_that_became_modern_is_found_in_the_same_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_server_that_became_legacy_is_found_in_the_same_attempt() {
+async fn a_modern_server_become_legacy_is_found_in_the_same_attempt() {
     let memory = known(Era::Modern);
     let mut dial = Dial::new(&memory);
     let probe = dial.far.expect("server/discover").await;

@@ -20,7 +20,7 @@ use crate::protocol::era::version;
 use crate::protocol::{Client, Era};
 use crate::wire::testlink::{Far, settle, wire};
 
-/// A user who takes a minute to answer, and notes what he was told.
+/// A user who takes a minute to answer, and notes each message.
 #[derive(Clone, Default)]
 struct User {
     notes: Arc<Mutex<Vec<String>>>,
@@ -117,7 +117,7 @@ async fn typed_calls_go_and_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_modern_era_every_typed_request_brings_the_clients_context() {
+async fn modern_typed_requests_bring_the_clients_context() {
     let (_user, running, wire, mut far) = view("2026-07-28");
     let pending = call(&running);
     let request = far.expect("tools/call").await;
@@ -229,11 +229,11 @@ async fn at_the_end_handlers_stop_and_calls_are_over_at_once() {
         assert_eq!(user.notes(), ["cancelled"]);
         assert_eq!(start.elapsed(), Duration::ZERO);
         assert_eq!(wire.open_count(), 0);
-        // What the handler said afterwards went nowhere.
+        // The handler's later messages went nowhere.
         if let Some(frames) = &mut frames {
             assert!(frames.try_recv().is_err());
         }
-        // What is asked now fails.
+        // A request made now fails.
         assert!(call(&running).await.unwrap().is_err());
     }
 }

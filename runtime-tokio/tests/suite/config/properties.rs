@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mcp_reconnect::CallOptions;
-use mcp_reconnect::config::{CataloguePolicy, Connect, Digest, Endpoint, Http, ServerConfig, Stdio};
+use mcp_reconnect::config::{CataloguePolicy, Connect, Endpoint, Http, ServerConfig, Stdio};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
@@ -175,11 +175,8 @@ proptest! {
                 prop_assert!((digests[at] == *digest) == (one == other), "{:?} {:?}", one, other);
             }
         }
-        for digest in digests {
-            let text = digest.to_string();
-            prop_assert_eq!(text.parse::<Digest>(), Ok(digest));
-            prop_assert_eq!(serde_json::from_value::<Digest>(text.into()).unwrap(), digest);
-        }
+        let is_hex = |digest: &String| digest.len() == 32 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        prop_assert!(digests.iter().all(is_hex), "{:?}", digests);
     }
 }
 
@@ -214,10 +211,9 @@ fn digests_are_what_they_were() {
     let mut http = Http::new("https://example.com/mcp");
     http.headers.insert("Authorization".into(), "Bearer t".into());
     let digests = [Endpoint::from(stdio), http.into(), Endpoint::Refused("no".into())]
-        .map(|endpoint| ServerConfig::new(endpoint).digest().to_string());
+        .map(|endpoint| ServerConfig::new(endpoint).digest());
     // Counted by another program, from the encoding as it is described.
     let expected =
         ["f7852b0aafff47394c2f6635e645ce87", "de1d4e8b30ff1d29c52a6f1659eb6603", "c5266bea5781c8abe131ea772fb10be2"];
     assert_eq!(digests, expected);
-    assert!("".parse::<Digest>().is_err() && "+".repeat(32).parse::<Digest>().is_err());
 }

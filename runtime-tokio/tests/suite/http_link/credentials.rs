@@ -83,7 +83,7 @@ async fn k19_a_refused_refresh_parks_the_server_quietly() {
 }
 
 #[tokio::test]
-async fn k19_a_fresh_token_that_is_refused_too_is_not_renewed_for_ever() {
+async fn k19_a_fresh_token_that_is_refused_is_not_renewed_for_ever() {
     let valid = Arc::new(AtomicU32::new(0));
     let (server, _) = guarded(valid.clone()).await;
     let tokens = Tokens::new(false);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn k21_a_rate_limit_at_a_call_is_told_with_its_delay_and_loses_nothing() {
+async fn k21_a_rate_limit_is_told_with_its_delay_and_loses_nothing() {
     let (server, _) =
         legacy(|_, request| (request.rpc() == "tools/call").then(|| answer(429, &[("retry-after", "7")], "slow down")))
             .await;

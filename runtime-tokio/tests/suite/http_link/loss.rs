@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn k02_a_restart_with_twenty_callers_costs_one_initialize_and_runs_each_call_once() {
+async fn k02_a_restart_with_twenty_callers_costs_one_initialize() {
     for (code, body) in STALE {
         let (server, server_state) = legacy(move |legacy, request| {
             let body = body.replace("$ID", &request.id());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_modern_listen_stream_is_opened_again_and_the_lists_are_read_again() {
+async fn a_modern_listen_stream_is_reopened_and_lists_are_read_again() {
     let cut = Arc::new(tokio::sync::Semaphore::new(0));
     let permits = cut.clone();
     let restarted = Arc::new(AtomicU32::new(0));
@@ -161,7 +161,7 @@ async fn what_the_standing_stream_brings_is_heard() {
 }
 
 #[tokio::test]
-async fn k17_a_read_only_tool_whose_answer_was_cut_runs_again_on_the_same_session() {
+async fn k17_a_cut_read_only_tool_runs_again_on_the_same_session() {
     let (server, server_state) = legacy(|legacy, request| match request.rpc().as_str() {
         "tools/list" => {
             let tool =

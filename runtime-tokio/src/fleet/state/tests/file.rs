@@ -8,13 +8,14 @@ use std::thread;
 use tempfile::{TempDir, tempdir};
 
 use super::super::file::parse;
+use super::super::warning::MAX_SIZE;
 use super::*;
 
 fn file_in(folder: &TempDir) -> StateFile {
     StateFile::new(folder.path().join("state.json"))
 }
 
-/// What is in the folder, by name.
+/// The names in the folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -22,7 +23,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What is wrong with it, where nothing of it can be used.
+/// The problem with a file of which nothing can be used.
 fn problem_of(file: &StateFile) -> StateProblem {
     let (state, mut warnings) = file.load();
     assert_eq!((state.iter().count(), warnings.len()), (0, 1), "{warnings:?}");
@@ -32,13 +33,13 @@ fn problem_of(file: &StateFile) -> StateProblem {
     warning.problem
 }
 
-fn assert_loads(file: &StateFile, expected: &State) {
+fn assert_loads(file: &StateFile, expected: &SavedState) {
     let (state, warnings) = file.load();
     assert_eq!(warnings, []);
     assert_eq!(as_json(&state), as_json(expected));
 }
 
-fn saved(state: &State) -> Vec<u8> {
+fn saved(state: &SavedState) -> Vec<u8> {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     file.save(state).unwrap();
@@ -49,8 +50,8 @@ fn saved(state: &State) -> Vec<u8> {
 fn what_is_saved_is_loaded() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
-    assert_loads(&file, &State::default());
-    for state in [sample(), State::default(), sample()] {
+    assert_loads(&file, &SavedState::default());
+    for state in [sample(), SavedState::default(), sample()] {
         file.save(&state).unwrap();
         assert_loads(&file, &state);
         assert_eq!(names(folder.path()), ["state.json"]);
@@ -64,7 +65,7 @@ fn what_is_saved_is_loaded() {
 }
 
 #[test]
-fn a_file_that_somebody_laid_out_anew_or_a_later_release_wrote_is_read_and_replaced() {
+fn a_file_laid_out_anew_or_by_a_later_release_is_read() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     let mut content: Value = serde_json::from_slice(&saved(&sample())).unwrap();
@@ -83,7 +84,7 @@ fn a_file_that_somebody_laid_out_anew_or_a_later_release_wrote_is_read_and_repla
 }
 
 #[test]
-fn an_entry_or_a_tool_that_cannot_be_read_costs_nobody_else_theirs() {
+fn an_unreadable_entry_or_tool_costs_no_other_one() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     let mut content: Value = serde_json::from_slice(&saved(&sample())).unwrap();
@@ -146,7 +147,7 @@ fn a_file_with_a_wrong_byte_is_read_in_part_or_not_at_all() {
             bytes[at] = byte;
             if let Ok(servers) = parse(&bytes) {
                 for json in servers.values() {
-                    drop(serde_json::from_str::<ServerState>(json.get()));
+                    drop(serde_json::from_str::<SavedServer>(json.get()));
                 }
             }
         }
@@ -208,7 +209,7 @@ fn an_empty_file_is_ours() {
     let folder = tempdir().unwrap();
     let file = file_in(&folder);
     fs::write(file.path(), "").unwrap();
-    assert_loads(&file, &State::default());
+    assert_loads(&file, &SavedState::default());
     file.save(&sample()).unwrap();
     assert_loads(&file, &sample());
 }
@@ -239,7 +240,7 @@ fn several_who_write_at_once_never_mix() {
     let file = file_in(&folder);
     let states = [0, 1].map(|writer| {
         let servers = 0..200 * (writer + 1);
-        State::from_iter(servers.map(|at| (format!("{writer}/{at}"), server("d", Status::Idle, None, None))))
+        SavedState::from_iter(servers.map(|at| (format!("{writer}/{at}"), server("d", Status::Idle, None, None))))
     });
     let expected = states.each_ref().map(as_json);
     file.save(&states[0]).unwrap();
@@ -264,7 +265,7 @@ fn write_for_ever() {
     let file = StateFile::new(path);
     for writes in 0.. {
         let servers = (0..300).map(|at| (format!("{writes}/{at}"), server("d", Status::Idle, None, None)));
-        file.save(&State::from_iter(servers)).unwrap();
+        file.save(&SavedState::from_iter(servers)).unwrap();
         println!("written");
     }
 }
@@ -297,7 +298,7 @@ fn a_writer_that_is_killed_leaves_a_whole_file() {
         let of: BTreeSet<_> = state.iter().filter_map(|(name, _)| name.split_once('/')).map(|n| n.0).collect();
         assert_eq!((state.iter().count(), of.len()), (300, 1));
     }
-    // What it may have left is gone an hour later.
+    // A file that it may have left is gone an hour later.
     for name in names(folder.path()) {
         let file = fs::File::options().write(true).open(folder.path().join(name)).unwrap();
         let modified = file.metadata().unwrap().modified().unwrap();
@@ -396,8 +397,8 @@ mod unix {
         symlink("real/second", folder.path().join("state.json")).unwrap();
         symlink("target.json", real.join("second")).unwrap();
         let file = file_in(&folder);
-        assert_loads(&file, &State::default());
-        file.save(&State::default()).unwrap();
+        assert_loads(&file, &SavedState::default());
+        file.save(&SavedState::default()).unwrap();
         file.save(&sample()).unwrap();
         assert_loads(&file, &sample());
         assert_loads(&StateFile::new(real.join("target.json")), &sample());

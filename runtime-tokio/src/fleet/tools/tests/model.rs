@@ -46,7 +46,6 @@ fn content(tool: &Item<Tool>) -> Value {
 enum Step {
     Set { server: &'static str, list: Option<Vec<Listed>>, stale: bool, exclude: bool, policy: CataloguePolicy },
     Approve { server: &'static str, tool: String, seen: Option<u8> },
-    ApproveAll { server: &'static str },
     Forget { server: &'static str },
     Restart,
 }
@@ -72,7 +71,6 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         10 => set.prop_map(|(server, list, stale, exclude, policy)| Step::Set { server, list, stale, exclude, policy }),
         4 => approve.prop_map(|(server, tool, seen)| Step::Approve { server, tool, seen }),
-        1 => select(&SERVERS[..]).prop_map(|server| Step::ApproveAll { server }),
         1 => select(&SERVERS[..]).prop_map(|server| Step::Forget { server }),
         1 => Just(Step::Restart),
     ]
@@ -93,7 +91,7 @@ struct Model {
     rules: BTreeMap<&'static str, Rules>,
     approved: BTreeMap<Pair, u8>,
     owners: BTreeMap<String, Pair>,
-    /// What was decided of each server's tools when it was last reviewed, in listing order.
+    /// The decisions on each server's tools when it was last reviewed, in listing order.
     offered: BTreeMap<&'static str, Vec<(String, bool, Value)>>,
     reasons: BTreeMap<&'static str, Vec<(String, LookupError)>>,
 }
@@ -149,7 +147,7 @@ impl Model {
         }
     }
 
-    /// What is said of a name.
+    /// The answer for a name.
     fn reason(&self, name: &str) -> LookupError {
         let Some((server, tool)) = self.owners.get(name) else {
             let first = self.reasons.values().flatten().filter(|(of, _)| of == name);
@@ -227,10 +225,6 @@ proptest! {
                     model.approve(server, |listed| listed.name == tool && seen.is_none_or(|seen| seen == listed.description));
                     let seen = seen.map(|seen| fingerprint(&tool, seen));
                     tools.approve(&named(server), &tool, seen.as_ref())
-                }
-                Step::ApproveAll { server } => {
-                    model.approve(server, |_| true);
-                    tools.approve_all(&named(server))
                 }
                 Step::Forget { server } => {
                     model.rules.remove(server);
