@@ -28,7 +28,7 @@ pub struct Stats {
     pub probes: u64,
     /// Sessions that became Ready.
     pub sessions: u64,
-    /// Dials and sessions that failed.
+    /// Dials and sessions that failed, but for sessions whose end is no reason to begin another.
     pub failures: u64,
     /// Failures since the last proven session.
     pub failures_in_a_row: u64,

@@ -44,20 +44,21 @@ impl ConnectionMachine {
         if self.pings.periodic() { keepalive } else { keepalive * 5 }
     }
 
-    /// A proven session refunds ladder, outage clock and probe interval; nothing else does. Proven is one that was Ready
+    /// A proven session refunds ladder, outage clock and probe interval; nothing else does. True if it is. Proven is one that was Ready
     /// long enough; where the server disowned it, it must have given a result to a call, or said anything when it was
     /// that old: a server that greets everybody and then knows nobody has proven nothing.
-    pub(super) fn leave_ready(&mut self, by: Option<FailureClass>) {
+    pub(super) fn leave_ready(&mut self, by: Option<FailureClass>) -> bool {
         let stable = self.config.stable_after();
-        if let State::Ready { since, inbound, .. } = self.state
-            && self.now.since(since) >= stable
-            && (by != Some(FailureClass::SessionGone) || self.served || inbound.since(since) >= stable)
-        {
+        let State::Ready { since, inbound, .. } = self.state else { return false };
+        let proven = self.now.since(since) >= stable
+            && (by != Some(FailureClass::SessionGone) || self.served || inbound.since(since) >= stable);
+        if proven {
             self.failures = 0;
             self.outage_since = None;
             self.probe_doublings = 0;
             self.stats.failures_in_a_row = 0;
         }
+        proven
     }
 
     /// Anything that came in since the session was asked is life. Where pings were unanswered until a listing was asked,

@@ -5,6 +5,7 @@ use super::{
     Timestamp, WakeCause,
 };
 use crate::backoff::Backoff;
+use crate::config::Restart;
 use crate::failure::Failure;
 use crate::time::nanos;
 
@@ -40,8 +41,13 @@ impl ConnectionMachine {
     pub(super) fn plan(&mut self, failure: Failure, out: &mut Outputs) -> Then {
         let was_ready = matches!(self.state, State::Ready { .. });
         self.refused = failure.class == FailureClass::Refused && !was_ready;
-        self.leave_ready(Some(failure.class));
-        let begins_outage = self.note(failure);
+        let open = matches!(self.state, State::Ready { oldest: Some(_), .. });
+        let proven = self.leave_ready(Some(failure.class));
+        self.note(failure);
+        if proven && self.rests(failure.class, open) {
+            return Then::Rest;
+        }
+        let begins_outage = self.count(failure.class);
         let (reason, gives_up) = match failure.class {
             FailureClass::Permanent => (ParkReason::Permanent, true),
             FailureClass::NeedsAuth => (ParkReason::NeedsAuth, true),
@@ -51,7 +57,8 @@ impl ConnectionMachine {
             | FailureClass::RateLimited
             | FailureClass::StartTimeout
             | FailureClass::Unresponsive
-            | FailureClass::Refused => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
+            | FailureClass::Refused
+            | FailureClass::Finished => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
         };
         if let Purpose::Wake(_) = self.purpose {
             self.failures = self.failures.saturating_add(1);
@@ -97,16 +104,29 @@ impl ConnectionMachine {
         quick.then(|| nanos(at.since(self.outage_since.unwrap_or(at))).min(QUICK_MAX).max(first))
     }
 
-    /// Keeps the failure, its hint, and the outage clock. True if an outage began.
-    fn note(&mut self, failure: Failure) -> bool {
+    /// Whether the end of a proven session is no reason to begin another. `open`: a call was open.
+    fn rests(&self, class: FailureClass, open: bool) -> bool {
+        match (class, self.config.restart()) {
+            (FailureClass::Permanent | FailureClass::NeedsAuth, _) | (_, Restart::Always) => false,
+            (FailureClass::Finished, Restart::OnFailure) => !open,
+            (_, restart) => restart == Restart::Never,
+        }
+    }
+
+    /// Keeps the failure and its hint.
+    fn note(&mut self, failure: Failure) {
         self.failure = Some(failure.class);
-        self.stats.failures += 1;
-        self.stats.failures_in_a_row += 1;
         if let Some(hint) = failure.retry_after {
             self.hint.longest = self.hint.longest.max(hint.min(self.config.retry_after_max()));
             self.hint.until = self.hint.until.max(Some(self.now + self.hint.longest));
         }
-        let begins = self.outage_since.is_none() && failure.class != FailureClass::RateLimited;
+    }
+
+    /// Counts a failure and starts the outage clock. True if an outage began.
+    fn count(&mut self, class: FailureClass) -> bool {
+        self.stats.failures += 1;
+        self.stats.failures_in_a_row += 1;
+        let begins = self.outage_since.is_none() && class != FailureClass::RateLimited;
         if begins {
             self.outage_since = Some(self.now);
         }
@@ -188,7 +208,7 @@ impl ConnectionMachine {
         match self.state {
             State::Idle => self.state = State::TransientFailure { retry_at: self.no_earlier(self.now) },
             State::Closing { epoch, deadline, then: Then::Rest } => {
-                self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } };
+                self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.no_earlier(self.now) } };
             }
             State::Ready { .. } => self.used(self.now),
             State::Connecting { .. }
