@@ -20,29 +20,6 @@ pub(super) const ALL: [fn(&Look<'_>); 24] = [
     r24,
 ];
 
-const fn epoch_of(input: Input) -> Option<crate::id::Epoch> {
-    match input {
-        Input::Reached { epoch, .. }
-        | Input::Lost { epoch, .. }
-        | Input::Gone { epoch, .. }
-        | Input::Traffic { epoch, .. }
-        | Input::NoReply { epoch, .. }
-        | Input::Silence { epoch, .. }
-        | Input::Pong { epoch }
-        | Input::ServerChanged { epoch }
-        | Input::Listed { epoch, .. }
-        | Input::Renew { epoch }
-        | Input::PingUnsupported { epoch } => Some(epoch),
-        Input::Tick
-        | Input::Connect { .. }
-        | Input::Wake(_)
-        | Input::Park
-        | Input::Shutdown
-        | Input::Retune(_)
-        | Input::Resumed { .. } => None,
-    }
-}
-
 /// The step did what a tick would have done.
 fn like_a_tick(look: &Look<'_>, rule: &str) {
     let mut machine = look.machine.clone();
@@ -104,7 +81,7 @@ fn parks(look: &Look<'_>, rule: &str) {
 
 /// Total, and a report of any epoch but the live one equals a tick.
 fn r01(look: &Look<'_>) {
-    if epoch_of(look.step.input).is_some_and(|epoch| look.before.phase.epoch() != Some(epoch)) {
+    if look.step.input.epoch().is_some_and(|epoch| look.before.phase.epoch() != Some(epoch)) {
         like_a_tick(look, "R1");
     }
 }
