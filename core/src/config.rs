@@ -31,6 +31,7 @@ macro_rules! knobs {
             max_lifetime: Option<u64>,
             ping_misses: u8,
             breaker_strikes: u8,
+            restart: Option<Restart>,
         }
 
         impl ConfigBuilder {
@@ -40,6 +41,7 @@ macro_rules! knobs {
                 max_lifetime: None,
                 ping_misses: 2,
                 breaker_strikes: 5,
+                restart: None,
             };
 
             $($(#[$doc])* pub fn $name(mut self, $name: Duration) -> Self {
@@ -104,6 +106,19 @@ knobs! {
     refused_interval = 25 * MILLISECOND;
 }
 
+/// When a proven session that has ended is followed by another though nobody asks for one. Where it is not, the connection
+/// is idle, its tools stay offered, and the next caller dials.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Restart {
+    /// Whatever ended it.
+    Always,
+    /// Not where a child ended by itself, with status 0 and no call open ([`Finished`](crate::FailureClass::Finished)).
+    OnFailure,
+    /// Not by itself.
+    Never,
+}
+
 impl Config {
     /// A builder with every knob at its default.
     pub const fn builder() -> ConfigBuilder {
@@ -120,7 +135,8 @@ impl Config {
         self.0.max_lifetime.map(Duration::from_nanos)
     }
 
-    /// How many pings in a row must stay unanswered for the verdict "unresponsive". Default 2.
+    /// How many pings in a row must stay unanswered before the session is asked to list something, whose silence is the
+    /// verdict "unresponsive". Default 2.
     pub const fn ping_misses(&self) -> u8 {
         self.0.ping_misses
     }
@@ -128,6 +144,12 @@ impl Config {
     /// How many calls without a reply, with no answer between them, open the breaker. Default 5.
     pub const fn breaker_strikes(&self) -> u8 {
         self.0.breaker_strikes
+    }
+
+    /// When a session that has ended is followed by another though nobody asks. Default: [`Restart::OnFailure`] with an
+    /// `idle_timeout`, else [`Restart::Always`].
+    pub fn restart(&self) -> Restart {
+        self.0.restart.unwrap_or(if self.0.idle_timeout.is_some() { Restart::OnFailure } else { Restart::Always })
     }
 
     /// The most dials that a machine with these knobs makes within `window` while no session becomes ready, nobody
@@ -209,6 +231,12 @@ impl ConfigBuilder {
     /// See [`Config::breaker_strikes`].
     pub const fn breaker_strikes(mut self, breaker_strikes: u8) -> Self {
         self.breaker_strikes = breaker_strikes;
+        self
+    }
+
+    /// See [`Config::restart`]; `None` is the default.
+    pub const fn restart(mut self, restart: Option<Restart>) -> Self {
+        self.restart = restart;
         self
     }
 

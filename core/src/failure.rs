@@ -54,12 +54,15 @@ pub enum FailureClass {
     /// A 401 that nobody can renew: no credentials hook, or static headers. As [`Transport`](Self::Transport), but the
     /// park that it leads to is [`Permanent`](crate::ParkReason::Permanent).
     Unauthorized,
+    /// A child ended by itself, with status 0. Where [`Config::restart`](crate::Config::restart) does not let it rest, as
+    /// [`Transport`](Self::Transport).
+    Finished,
 }
 
 impl FailureClass {
     /// Whether many clients of one server see it at the same time, so that their redials are spread.
     pub(crate) const fn spreads(self) -> bool {
-        matches!(self, Self::Transport | Self::Refused | Self::Unauthorized)
+        matches!(self, Self::Transport | Self::Refused | Self::Unauthorized | Self::Finished)
     }
 
     /// The name used in events, metrics and traces.
@@ -74,6 +77,7 @@ impl FailureClass {
             Self::Unresponsive => "unresponsive",
             Self::Refused => "refused",
             Self::Unauthorized => "unauthorized",
+            Self::Finished => "finished",
         }
     }
 }

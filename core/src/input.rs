@@ -122,6 +122,27 @@ pub enum Input {
     },
 }
 
+impl Input {
+    /// The epoch that it reports of; `None` for what is no report.
+    pub const fn epoch(&self) -> Option<Epoch> {
+        let (Self::Reached { epoch, .. }
+        | Self::Lost { epoch, .. }
+        | Self::Gone { epoch, .. }
+        | Self::Traffic { epoch, .. }
+        | Self::NoReply { epoch, .. }
+        | Self::PingUnsupported { epoch }
+        | Self::Pong { epoch }
+        | Self::Listed { epoch, .. }
+        | Self::Renew { epoch }
+        | Self::ServerChanged { epoch }
+        | Self::Silence { epoch, .. }) = *self
+        else {
+            return None;
+        };
+        Some(epoch)
+    }
+}
+
 /// Who wakes a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]

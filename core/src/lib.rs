@@ -103,7 +103,7 @@ mod state;
 mod time;
 
 pub use breaker::Breaker;
-pub use config::{Config, ConfigBuilder, ConfigError};
+pub use config::{Config, ConfigBuilder, ConfigError, Restart};
 pub use failure::{Failure, FailureClass};
 pub use gate::{DialGate, Gate, MaxDialsError, Slot};
 pub use id::Epoch;

@@ -17,7 +17,7 @@ use crate::rng::Rng;
 use crate::snapshot::{Memory, Snapshot, Stats, Want};
 use crate::state::{Liveness, ParkReason, PingSupport, ReadyFlag, ReadyFlags, State, Status, Then};
 use crate::time::{Timestamp, nanos};
-use pacing::{Hint, Purpose};
+use pacing::Purpose;
 
 /// The recovery logic of one connection: told what happens and what time it is, says what to do and when to come back.
 ///
@@ -44,7 +44,10 @@ pub struct ConnectionMachine {
     /// Failures on the ladder since the last proven session.
     failures: u32,
     outage_since: Option<Timestamp>,
-    hint: Hint,
+    /// The longest that the server's `Retry-After` asked for since the last Ready or wake: a later shorter one never
+    /// shortens it. No dial but a wake's comes before it is over.
+    hint: Duration,
+    hint_until: Option<Timestamp>,
     start_timeout: Duration,
     /// Set from a park until the next Ready: the status is Parked whatever is tried.
     parked: Option<ParkReason>,
@@ -69,7 +72,7 @@ pub struct ConnectionMachine {
 
 impl ConnectionMachine {
     /// An idle machine. `seed` draws the jitter: different for each connection, the same for a replay.
-    pub const fn new(config: Config, seed: u64, now: Timestamp) -> Self {
+    pub fn new(config: Config, seed: u64, now: Timestamp) -> Self {
         let now = Timestamp::from_nanos(now.as_nanos()); // at most `MAX`
         Self {
             config,
@@ -85,7 +88,8 @@ impl ConnectionMachine {
             demand: None,
             failures: 0,
             outage_since: None,
-            hint: Hint::NONE,
+            hint: Duration::ZERO,
+            hint_until: None,
             start_timeout: config.connect_timeout(),
             parked: None,
             probe_doublings: 0,
@@ -98,7 +102,7 @@ impl ConnectionMachine {
             answered_to: Timestamp::ZERO,
             listing: Duration::ZERO,
             pings: PingSupport::Unknown,
-            stats: Stats::ZERO,
+            stats: Stats::default(),
         }
     }
 
@@ -115,10 +119,8 @@ impl ConnectionMachine {
         machine.probe_doublings = memory.probe_doublings;
         machine.failure = memory.failure;
         let now = machine.now;
-        if let Some(left) = memory.hint_in {
-            let longest = left.min(config.retry_after_max());
-            machine.hint = Hint { longest, until: Some(now + longest) };
-        }
+        machine.hint = memory.hint_in.unwrap_or_default().min(config.retry_after_max());
+        machine.hint_until = memory.hint_in.map(|_| now + machine.hint);
         let waits = matches!(memory.status, Status::Parked(_) | Status::TransientFailure);
         let ago =
             memory.last_dial_ago.or(waits.then_some(Duration::ZERO)).filter(|ago| *ago < config.demand_interval());
@@ -132,7 +134,7 @@ impl ConnectionMachine {
                 let probe_at = match reason {
                     ParkReason::Requested => None,
                     ParkReason::NeedsAuth | ParkReason::Permanent => {
-                        Some(machine.demand_time(config.demand_interval()))
+                        Some(machine.no_earlier(machine.after_last_dial(config.demand_interval())))
                     }
                     ParkReason::Exhausted | ParkReason::Flapping => next_dial.or_else(|| Some(machine.probe_time())),
                 };
@@ -176,7 +178,7 @@ impl ConnectionMachine {
             state: self.state,
             failure: self.failure,
             dialled: self.dialled,
-            hint_until: self.hint.until,
+            hint_until: self.hint_until,
             breaker: self.breaker,
             published: self.published,
             start_timeout: self.start_timeout,
@@ -198,6 +200,16 @@ impl ConnectionMachine {
     }
 
     fn on_input(&mut self, input: Input, out: &mut Outputs) {
+        if let Some(epoch) = input.epoch()
+            && !self.is_up(epoch)
+        {
+            if let (Input::Gone { .. }, State::Closing { epoch: live, then, .. }) = (input, self.state)
+                && live == epoch
+            {
+                self.enter_after(then);
+            }
+            return;
+        }
         match input {
             Input::Tick => {}
             Input::Connect { .. } => self.on_connect(),
@@ -206,46 +218,31 @@ impl ConnectionMachine {
             Input::Shutdown => self.on_shutdown(out),
             Input::Retune(config) => self.on_retune(config),
             Input::Resumed { by_call } => self.on_resumed(by_call),
-            Input::Reached { epoch, flag } => self.on_reached(epoch, flag, out),
+            Input::Reached { flag, .. } => self.on_reached(flag, out),
             Input::Lost { epoch, failure } => {
-                if self.is_up(epoch) {
-                    let then = self.plan(failure, out); // R8
-                    self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
-                }
+                let then = self.plan(failure, out);
+                self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
             }
-            Input::Gone { epoch, failure } => {
-                if self.is_up(epoch) {
-                    let then = self.plan(failure, out);
-                    self.enter_after(then);
-                } else if let State::Closing { epoch: live, then, .. } = self.state
-                    && live == epoch
-                {
-                    self.enter_after(then); // R7
-                }
+            Input::Gone { failure, .. } => {
+                let then = self.plan(failure, out);
+                self.enter_after(then);
             }
-            Input::Traffic { epoch, inbound, answered, served, answered_to, oldest } => {
-                if self.is_up(epoch) {
-                    self.served |= served;
-                    self.on_traffic(inbound, oldest);
-                    self.on_answers(answered, answered_to, out);
-                }
+            Input::Traffic { inbound, answered, served, answered_to, oldest, .. } => {
+                self.served |= served;
+                self.on_traffic(inbound, oldest);
+                self.on_answers(answered, answered_to, out);
             }
-            Input::NoReply { epoch, sent } => self.on_no_reply(epoch, sent, out),
-            Input::Silence { epoch, sent } => {
-                self.prompt(epoch, sent, out);
+            Input::NoReply { sent, .. } => {
+                self.prompt(sent, out);
+                self.on_no_reply(sent, out);
             }
-            Input::PingUnsupported { epoch } => self.on_ping_unsupported(epoch),
-            Input::Pong { epoch } => self.on_pings(epoch, PingSupport::Answers),
-            Input::ServerChanged { epoch } => self.on_pings(epoch, PingSupport::Unknown),
-            Input::Listed { epoch, took } => {
-                if self.is_up(epoch) {
-                    self.listing = self.listing.max(took.min(LONGEST));
-                }
-            }
-            Input::Renew { epoch } => {
-                if let State::Ready { epoch: live, renew_at, .. } = &mut self.state
-                    && *live == epoch
-                {
+            Input::Silence { sent, .. } => self.prompt(sent, out),
+            Input::PingUnsupported { .. } => self.on_ping_unsupported(),
+            Input::Pong { .. } => self.on_pings(PingSupport::Answers),
+            Input::ServerChanged { .. } => self.on_pings(PingSupport::Unknown),
+            Input::Listed { took, .. } => self.listing = self.listing.max(took.min(LONGEST)),
+            Input::Renew { .. } => {
+                if let State::Ready { renew_at, .. } = &mut self.state {
                     *renew_at = Some(self.now);
                 }
             }
@@ -257,11 +254,8 @@ impl ConnectionMachine {
         self.state.live_epoch() == Some(epoch) && !matches!(self.state, State::Closing { .. }) // R1
     }
 
-    fn on_reached(&mut self, epoch: Epoch, flag: ReadyFlag, out: &mut Outputs) {
-        let State::Connecting { epoch: live, deadline, ready } = self.state else { return };
-        if live != epoch {
-            return;
-        }
+    fn on_reached(&mut self, flag: ReadyFlag, out: &mut Outputs) {
+        let State::Connecting { epoch, deadline, ready } = self.state else { return };
         let deadline = if ready.is_empty() { self.now + self.start_timeout } else { deadline }; // R7
         let ready = ready.with(flag);
         if ready.is_complete() {
@@ -276,84 +270,62 @@ impl ConnectionMachine {
         self.start_timeout = self.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
         let interval = self.interval();
         let soonest = self.pace();
-        match &mut self.state {
-            State::TransientFailure { retry_at: at }
-            | State::Parked { probe_at: Some(at) }
-            | State::Closing { then: Then::Retry { at }, .. } => *at = soonest.max(*at),
-            State::Ready { since, inbound, liveness, rest_at, renew_at, .. } => {
-                *rest_at = config.idle_timeout().map(|idle| self.now + idle);
-                *renew_at = config.max_lifetime().map(|age| *since + age);
-                if let Liveness::Quiet { ask_at } = liveness {
-                    *ask_at = *inbound + interval;
-                }
+        if let Some(at) = self.state.next_dial_mut() {
+            *at = soonest.max(*at);
+        }
+        if let State::Ready { since, inbound, liveness, rest_at, renew_at, .. } = &mut self.state {
+            *rest_at = config.idle_timeout().map(|idle| self.now + idle);
+            *renew_at = config.max_lifetime().map(|age| *since + age);
+            if let Liveness::Quiet { ask_at } = liveness {
+                *ask_at = *inbound + interval;
             }
-            State::Idle
-            | State::Connecting { .. }
-            | State::Closing { .. }
-            | State::Parked { probe_at: None }
-            | State::Shutdown => {}
         }
     }
 
     fn on_park(&mut self, out: &mut Outputs) {
-        match self.state {
-            State::Closing { then: Then::Shutdown, .. } | State::Shutdown => return,
-            State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
-                self.leave_ready(None);
-                self.park(ParkReason::Requested, out);
-                self.enter_closing(epoch, CloseCause::Parked, Then::Park, out);
-            }
-            State::Closing { epoch, deadline, .. } => {
-                self.park(ParkReason::Requested, out);
-                self.state = State::Closing { epoch, deadline, then: Then::Park };
-            }
-            State::Idle | State::TransientFailure { .. } | State::Parked { .. } => {
-                self.park(ParkReason::Requested, out);
-                self.state = State::Parked { probe_at: None };
-            }
+        if self.visible_status() == Status::Shutdown {
+            return;
         }
+        self.leave_ready(None);
+        self.park(ParkReason::Requested, out);
         self.purpose = Purpose::Schedule;
         self.demand = None;
+        self.end(CloseCause::Parked, Then::Park, out);
     }
 
     fn on_shutdown(&mut self, out: &mut Outputs) {
-        // R23
-        match self.state {
+        self.withdraw(out);
+        self.end(CloseCause::Shutdown, Then::Shutdown, out);
+    }
+
+    /// Closes what is up; a close under way leads to `next`, too.
+    fn end(&mut self, cause: CloseCause, next: Then, out: &mut Outputs) {
+        match &mut self.state {
             State::Connecting { epoch, .. } | State::Ready { epoch, .. } => {
-                self.withdraw(out);
-                self.enter_closing(epoch, CloseCause::Shutdown, Then::Shutdown, out);
+                let epoch = *epoch;
+                self.enter_closing(epoch, cause, next, out);
             }
-            State::Closing { epoch, deadline, .. } => {
-                self.withdraw(out);
-                self.state = State::Closing { epoch, deadline, then: Then::Shutdown };
+            State::Closing { then, .. } => *then = next,
+            State::Idle | State::TransientFailure { .. } | State::Parked { .. } | State::Shutdown => {
+                self.enter_after(next);
             }
-            State::Idle | State::TransientFailure { .. } | State::Parked { .. } => {
-                self.withdraw(out);
-                self.state = State::Shutdown;
-            }
-            State::Shutdown => {}
         }
     }
 
     /// Fires what is due, each timer once. Two rounds are enough: a close that ends may be followed by the dial it held
     /// back, an open call may put off both rest and renewal; every other deadline that is set lies in the future.
     fn fire_due(&mut self, out: &mut Outputs) {
-        let now = self.now;
         for _ in 0..2 {
+            if self.next_timeout().is_none_or(|at| at > self.now) {
+                return;
+            }
             match self.state {
-                State::Connecting { epoch, deadline, ready } if deadline <= now => {
-                    self.on_start_timeout(epoch, ready, out);
-                }
-                State::Closing { deadline, then, .. } if deadline <= now => self.enter_after(then), // R7
-                State::TransientFailure { retry_at } if retry_at <= now => self.dial(out),
-                State::Parked { probe_at: Some(at) } if at <= now => self.dial_parked(out),
+                State::Connecting { epoch, ready, .. } => self.on_start_timeout(epoch, ready, out),
+                State::Closing { then, .. } => self.enter_after(then),
+                State::TransientFailure { .. } => self.dial(out),
+                State::Parked { .. } => self.dial_parked(out),
                 State::Ready { .. } => self.on_ready_due(out),
-                State::Idle
-                | State::Connecting { .. }
-                | State::Closing { .. }
-                | State::TransientFailure { .. }
-                | State::Parked { .. }
-                | State::Shutdown => return,
+                State::Idle | State::Shutdown => {}
             }
         }
     }
@@ -364,7 +336,7 @@ impl ConnectionMachine {
         {
             return Admission::Go(epoch); // R21
         }
-        let admission = self.snapshot_with_status().admission(Want::Session, until);
+        let admission = Snapshot { status: self.visible_status(), ..self.snapshot() }.admission(Want::Session, until);
         if matches!(admission, Admission::Wait { .. }) {
             self.demand = self.demand.max(Some(until));
         }
@@ -378,10 +350,6 @@ impl ConnectionMachine {
             self.since = self.now;
             out.push(Output::Event(Event::StatusChanged { status, failure: self.failure }));
         }
-    }
-
-    fn snapshot_with_status(&self) -> Snapshot {
-        Snapshot { status: self.visible_status(), ..self.snapshot() }
     }
 
     /// What the world sees: a close shows as what it leads to, a park until the next Ready.

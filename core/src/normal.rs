@@ -150,7 +150,8 @@ impl<'a> View<'a> {
             | FailureClass::Permanent
             | FailureClass::StartTimeout
             | FailureClass::Unresponsive
-            | FailureClass::Unauthorized => FailureClass::Transport,
+            | FailureClass::Unauthorized
+            | FailureClass::Finished => FailureClass::Transport,
         }
     }
 

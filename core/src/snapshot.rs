@@ -28,7 +28,7 @@ pub struct Stats {
     pub probes: u64,
     /// Sessions that became Ready.
     pub sessions: u64,
-    /// Dials and sessions that failed.
+    /// Dials and sessions that failed, but for sessions whose end is no reason to begin another.
     pub failures: u64,
     /// Failures since the last proven session.
     pub failures_in_a_row: u64,
@@ -71,20 +71,6 @@ pub struct Snapshot {
     pub probe_doublings: u8,
     /// Counts.
     pub stats: Stats,
-}
-
-impl Stats {
-    pub(crate) const ZERO: Self = Self {
-        dials: 0,
-        probes: 0,
-        sessions: 0,
-        failures: 0,
-        failures_in_a_row: 0,
-        pings: 0,
-        asks: 0,
-        no_replies: 0,
-        breaker_opened: 0,
-    };
 }
 
 impl Snapshot {
@@ -139,14 +125,21 @@ impl Snapshot {
 
 impl State {
     /// When the next dial is due, where that is settled and none is under way.
-    pub const fn next_dial(&self) -> Option<Timestamp> {
-        match *self {
-            Self::TransientFailure { retry_at: at } | Self::Closing { then: Then::Retry { at }, .. } => Some(at),
-            Self::Parked { probe_at } => probe_at,
+    pub fn next_dial(mut self) -> Option<Timestamp> {
+        self.next_dial_mut().copied()
+    }
+
+    /// See [`next_dial`](Self::next_dial).
+    pub(crate) const fn next_dial_mut(&mut self) -> Option<&mut Timestamp> {
+        match self {
+            Self::TransientFailure { retry_at: at }
+            | Self::Parked { probe_at: Some(at) }
+            | Self::Closing { then: Then::Retry { at }, .. } => Some(at),
             Self::Idle
             | Self::Connecting { .. }
             | Self::Ready { .. }
             | Self::Closing { then: Then::Park | Then::Rest | Then::Shutdown, .. }
+            | Self::Parked { probe_at: None }
             | Self::Shutdown => None,
         }
     }

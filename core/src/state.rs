@@ -202,14 +202,9 @@ pub enum ParkReason {
 }
 
 impl ParkReason {
-    /// Whether a parked server of this kind is probed by itself.
+    /// Whether a parked server of this kind is probed by itself, and dialled for callers.
     pub const fn probes(self) -> bool {
         matches!(self, Self::Exhausted | Self::Flapping | Self::Permanent)
-    }
-
-    /// Whether a caller may bring the next dial forward.
-    pub(crate) const fn heeds_callers(self) -> bool {
-        self.probes()
     }
 
     /// The name used in events, metrics and logs.

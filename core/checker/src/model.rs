@@ -227,6 +227,8 @@ pub(super) struct Expected {
     pub(super) breaker: Option<Option<Timestamp>>,
     pub(super) admission: Option<Admission>,
     pub(super) failure: Option<FailureClass>,
+    /// A session ended, and that is no reason to begin another.
+    pub(super) rest: bool,
     /// Where the next dial must lie, decided in this step.
     pub(super) window: Option<Window>,
 }
@@ -299,7 +301,7 @@ impl Model {
                 (Phase::Up { .. }, _) => self.used(self.now),
                 (Phase::Nothing | Phase::Closing { .. }, Plan::Rest) => {
                     self.plan = Plan::Dial;
-                    self.set_next(Window::at(self.soonest(), Pace::AtOnce), want);
+                    self.set_next(Window::at(self.no_earlier(self.now), Pace::AtOnce), want);
                 }
                 _ => self.caller(want),
             },

@@ -3,7 +3,7 @@
 mod dialling;
 mod session;
 
-use mcp_reconnect_core::{Epoch, Event, Input, Output, Status, Timestamp};
+use mcp_reconnect_core::{Event, Input, Output, Status, Timestamp};
 
 use super::checker::Look;
 use super::model::{Pace, Plan, Sure};
@@ -16,29 +16,6 @@ pub(super) const ALL: [fn(&Look<'_>); 24] = [
     r01, r02, r03, r04, r05, r06, r07, r08, r09, r10, r11, r12, r13, r14, r15, r16, r17, r18, r19, r20, r21, r22, r23,
     r24,
 ];
-
-const fn epoch_of(input: Input) -> Option<Epoch> {
-    match input {
-        Input::Reached { epoch, .. }
-        | Input::Lost { epoch, .. }
-        | Input::Gone { epoch, .. }
-        | Input::Traffic { epoch, .. }
-        | Input::NoReply { epoch, .. }
-        | Input::Silence { epoch, .. }
-        | Input::Pong { epoch }
-        | Input::ServerChanged { epoch }
-        | Input::Listed { epoch, .. }
-        | Input::Renew { epoch }
-        | Input::PingUnsupported { epoch } => Some(epoch),
-        Input::Tick
-        | Input::Connect { .. }
-        | Input::Wake(_)
-        | Input::Park
-        | Input::Shutdown
-        | Input::Retune(_)
-        | Input::Resumed { .. } => None,
-    }
-}
 
 /// The step did what a tick would have done.
 fn like_a_tick(look: &Look<'_>, rule: &str) {
@@ -101,7 +78,7 @@ fn parks(look: &Look<'_>, rule: &str) {
 
 /// Total, and a report of any epoch but the live one equals a tick.
 fn r01(look: &Look<'_>) {
-    if epoch_of(look.step.input).is_some_and(|epoch| look.before.phase.epoch() != Some(epoch)) {
+    if look.step.input.epoch().is_some_and(|epoch| look.before.phase.epoch() != Some(epoch)) {
         like_a_tick(look, "R1");
     }
 }

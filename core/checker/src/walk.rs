@@ -1,7 +1,8 @@
 use core::time::Duration;
 
 use mcp_reconnect_core::{
-    Config, ConnectionMachine, Epoch, Failure, FailureClass, Input, ReadyFlag, ReadyFlags, State, Timestamp, WakeCause,
+    Config, ConnectionMachine, Epoch, Failure, FailureClass, Input, ReadyFlag, ReadyFlags, Restart, State, Timestamp,
+    WakeCause,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -114,8 +115,10 @@ fn config(mut bits: Bits, mut more: Bits) -> Config {
             .retry_after_max(millis(more.one([2_000, 60_000, 900_000])));
     }
     // Knobs that came later, in the order in which they came: what an input draws before them stays as it was.
-    builder =
-        builder.demand_backoff(millis(more.one([200, 0, 50, 10]))).refused_interval(millis(more.one([25, 0, 5, 500])));
+    builder = builder
+        .demand_backoff(millis(more.one([200, 0, 50, 10])))
+        .refused_interval(millis(more.one([25, 0, 5, 500])))
+        .restart(more.one([None, None, Some(Restart::Always), Some(Restart::OnFailure), Some(Restart::Never)]));
     builder.build().unwrap_or_default()
 }
 
@@ -441,9 +444,9 @@ impl<'a> Walk<'a> {
 }
 
 fn newer_class(bits: &mut Bits, failure: Failure) -> Failure {
-    use FailureClass::{Refused, Transport, Unauthorized};
+    use FailureClass::{Finished, Refused, Transport, Unauthorized};
     let class = match failure.class {
-        Transport => bits.one([Transport, Refused, Refused, Unauthorized]),
+        Transport => bits.one([Transport, Refused, Finished, Unauthorized]),
         class => class,
     };
     Failure { class, ..failure }

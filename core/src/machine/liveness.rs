@@ -1,8 +1,8 @@
 use core::time::Duration;
 
 use super::{
-    CloseCause, ConnectionMachine, Epoch, Event, FailureClass, Hint, Output, Outputs, PingSupport, Purpose, State,
-    Then, Timestamp,
+    CloseCause, ConnectionMachine, Epoch, Event, FailureClass, Output, Outputs, PingSupport, Purpose, State, Then,
+    Timestamp,
 };
 use crate::state::Liveness;
 use crate::time::nanos;
@@ -11,7 +11,8 @@ impl ConnectionMachine {
     pub(super) fn enter_ready(&mut self, epoch: Epoch, out: &mut Outputs) {
         self.parked = None;
         self.purpose = Purpose::Schedule;
-        self.hint = Hint::NONE;
+        self.hint = Duration::ZERO;
+        self.hint_until = None;
         self.demand_doublings = 0;
         self.failure = None;
         self.published = true;
@@ -20,22 +21,17 @@ impl ConnectionMachine {
         self.stats.sessions += 1;
         out.push(Output::Publish { epoch }); // R16
         self.close_breaker(out);
+        // The first question comes up to 20 % late, so that sessions that began together are not asked together.
+        let late = self.rng.up_to(nanos(self.interval()) / 5);
         self.state = State::Ready {
             epoch,
             since: self.now,
             inbound: self.now,
             oldest: None,
-            liveness: self.first_question(),
+            liveness: Liveness::Quiet { ask_at: self.now + self.interval() + Duration::from_nanos(late) },
             rest_at: self.config.idle_timeout().map(|idle| self.now + idle),
             renew_at: self.config.max_lifetime().map(|age| self.now + age),
         };
-    }
-
-    /// The first question comes up to 20 % late, so that sessions that began together are not asked together.
-    fn first_question(&mut self) -> Liveness {
-        let interval = self.interval();
-        let late = self.rng.up_to(nanos(interval) / 5);
-        Liveness::Quiet { ask_at: self.now + interval + Duration::from_nanos(late) }
     }
 
     /// How long nothing may come in before the session is asked.
@@ -44,20 +40,21 @@ impl ConnectionMachine {
         if self.pings.periodic() { keepalive } else { keepalive * 5 }
     }
 
-    /// A proven session refunds ladder, outage clock and probe interval; nothing else does. Proven is one that was Ready
-    /// long enough; where the server disowned it, it must have given a result to a call, or said anything when it was
-    /// that old: a server that greets everybody and then knows nobody has proven nothing.
-    pub(super) fn leave_ready(&mut self, by: Option<FailureClass>) {
+    /// A proven session refunds ladder, outage clock and probe interval; nothing else does. True if it is proven: it was
+    /// Ready long enough; and where the server disowned it, it has given a result to a call, or said anything when it was
+    /// that old. A server that greets everybody and then knows nobody has proven nothing.
+    pub(super) fn leave_ready(&mut self, by: Option<FailureClass>) -> bool {
         let stable = self.config.stable_after();
-        if let State::Ready { since, inbound, .. } = self.state
-            && self.now.since(since) >= stable
-            && (by != Some(FailureClass::SessionGone) || self.served || inbound.since(since) >= stable)
-        {
+        let State::Ready { since, inbound, .. } = self.state else { return false };
+        let proven = self.now.since(since) >= stable
+            && (by != Some(FailureClass::SessionGone) || self.served || inbound.since(since) >= stable);
+        if proven {
             self.failures = 0; // R13
             self.outage_since = None;
             self.probe_doublings = 0;
             self.stats.failures_in_a_row = 0;
         }
+        proven
     }
 
     /// Anything that came in since the session was asked is life. Where pings were unanswered until a listing was asked,
@@ -71,17 +68,16 @@ impl ConnectionMachine {
             Liveness::Quiet { ask_at } => ask_at,
             Liveness::Verify { resumed: since, .. }
             | Liveness::Asked { since, .. }
-            | Liveness::Listing { since, .. }
-                if heard < since =>
-            {
-                return;
-            }
-            Liveness::Verify { .. } | Liveness::Asked { .. } => Timestamp::ZERO, // R19
-            Liveness::Listing { .. } => {
-                self.pings = if self.pings.periodic() { PingSupport::Silent } else { self.pings };
+            | Liveness::Listing { since, .. } => {
+                if heard < since {
+                    return;
+                }
                 Timestamp::ZERO
             }
         };
+        if matches!(asked, Liveness::Listing { .. }) && self.pings.periodic() {
+            self.pings = PingSupport::Silent;
+        }
         self.watch(Liveness::Quiet { ask_at: soonest.max(heard + self.interval()) });
     }
 
@@ -99,10 +95,8 @@ impl ConnectionMachine {
     }
 
     /// A call ended unanswered. A strike, unless the server has answered what was sent after it: strikes are for the deaf.
-    pub(super) fn on_no_reply(&mut self, from: Epoch, sent: Timestamp, out: &mut Outputs) {
-        if !self.prompt(from, sent, out) {
-            return;
-        }
+    pub(super) fn on_no_reply(&mut self, sent: Timestamp, out: &mut Outputs) {
+        let State::Ready { .. } = self.state else { return };
         self.stats.no_replies += 1;
         if self.answered_to > sent {
             return;
@@ -115,33 +109,24 @@ impl ConnectionMachine {
         }
     }
 
-    /// Asks a session on which nothing has come in since that call was sent. False for another than the live one.
-    pub(super) fn prompt(&mut self, from: Epoch, sent: Timestamp, out: &mut Outputs) -> bool {
-        let State::Ready { epoch, inbound, liveness, .. } = self.state else { return false };
-        if epoch != from {
-            return false;
-        }
-        if let (Liveness::Quiet { .. } | Liveness::Verify { .. }, true) = (liveness, inbound <= sent) {
+    /// Asks a session on which nothing has come in since a call was sent, unless it is being asked.
+    pub(super) fn prompt(&mut self, sent: Timestamp, out: &mut Outputs) {
+        if let State::Ready { inbound, liveness: Liveness::Quiet { .. } | Liveness::Verify { .. }, .. } = self.state
+            && inbound <= sent
+        {
             self.ping(self.now, 0, out); // R20
         }
-        true
     }
 
     /// The server knows no pings. It said so now, which is life.
-    pub(super) fn on_ping_unsupported(&mut self, from: Epoch) {
-        if let State::Ready { epoch, .. } = self.state
-            && epoch == from
-        {
-            self.pings = PingSupport::Refuses;
-            self.watch(Liveness::Quiet { ask_at: self.now + self.interval() });
-        }
+    pub(super) fn on_ping_unsupported(&mut self) {
+        let State::Ready { .. } = self.state else { return };
+        self.pings = PingSupport::Refuses;
+        self.watch(Liveness::Quiet { ask_at: self.now + self.interval() });
     }
 
     /// Something is known about pings, or nothing any more.
-    pub(super) fn on_pings(&mut self, of: Epoch, pings: PingSupport) {
-        if !self.is_up(of) {
-            return;
-        }
+    pub(super) fn on_pings(&mut self, pings: PingSupport) {
         self.pings = pings;
         let next = self.now + self.interval();
         if let State::Ready { liveness: Liveness::Quiet { ask_at }, .. } = &mut self.state {

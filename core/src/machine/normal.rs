@@ -21,7 +21,7 @@ impl ConnectionMachine {
         self.demand = view.future(self.demand);
         self.failures = self.failures.min(frame.ladder);
         self.outage_since = self.outage_since.map(|at| view.past(at, frame.outage));
-        self.hint.until = view.future(self.hint.until);
+        self.hint_until = view.future(self.hint_until);
         self.probe_doublings = self.probe_doublings.min(frame.probes);
         self.failure = self.failure.map(View::class);
         if let Breaker::Open { until } = &mut self.breaker {
@@ -29,7 +29,7 @@ impl ConnectionMachine {
         }
         self.struck = view.sent(self.struck);
         self.answered_to = view.sent(self.answered_to);
-        self.stats = Stats::ZERO;
+        self.stats = Stats::default();
         self.now = View::NOW;
         self.since = self.now; // only ever told
     }

@@ -5,6 +5,7 @@ use super::{
     Timestamp, WakeCause,
 };
 use crate::backoff::Backoff;
+use crate::config::Restart;
 use crate::failure::Failure;
 use crate::time::nanos;
 
@@ -22,26 +23,24 @@ pub(super) enum Purpose {
     Wake(WakeCause),
 }
 
-/// What the server's `Retry-After` asks for, since the last Ready or wake.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Hint {
-    /// The longest so far: a later shorter one never shortens.
-    pub(super) longest: Duration,
-    /// No dial but a wake's comes before.
-    pub(super) until: Option<Timestamp>,
-}
-
-impl Hint {
-    pub(super) const NONE: Self = Self { longest: Duration::ZERO, until: None };
-}
-
 impl ConnectionMachine {
     /// Notes a failed dial or session and decides what follows the close.
     pub(super) fn plan(&mut self, failure: Failure, out: &mut Outputs) -> Then {
         let was_ready = matches!(self.state, State::Ready { .. });
         self.refused = failure.class == FailureClass::Refused && !was_ready;
-        self.leave_ready(Some(failure.class));
-        let begins_outage = self.note(failure);
+        let open = matches!(self.state, State::Ready { oldest: Some(_), .. });
+        let proven = self.leave_ready(Some(failure.class));
+        self.note(failure);
+        if proven && self.rests(failure.class, open) {
+            return Then::Rest;
+        }
+        self.stats.failures += 1;
+        self.stats.failures_in_a_row += 1;
+        let limited = failure.class == FailureClass::RateLimited;
+        let begins_outage = self.outage_since.is_none() && !limited;
+        if begins_outage {
+            self.outage_since = Some(self.now);
+        }
         let (reason, gives_up) = match failure.class {
             FailureClass::Permanent => (ParkReason::Permanent, true),
             FailureClass::NeedsAuth => (ParkReason::NeedsAuth, true),
@@ -51,7 +50,8 @@ impl ConnectionMachine {
             | FailureClass::RateLimited
             | FailureClass::StartTimeout
             | FailureClass::Unresponsive
-            | FailureClass::Refused => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
+            | FailureClass::Refused
+            | FailureClass::Finished => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
         };
         if let Purpose::Wake(_) = self.purpose {
             self.failures = self.failures.saturating_add(1); // R11
@@ -61,7 +61,6 @@ impl ConnectionMachine {
         if gives_up || self.parked.is_some() {
             return self.park(reason, out);
         }
-        let limited = failure.class == FailureClass::RateLimited;
         let wait = if was_ready && begins_outage {
             let spread = if failure.class.spreads() { nanos(self.config.redial_spread()) } else { 0 };
             Duration::from_nanos(self.rng.up_to(spread)) // R13
@@ -97,20 +96,22 @@ impl ConnectionMachine {
         quick.then(|| nanos(at.since(self.outage_since.unwrap_or(at))).min(QUICK_MAX).max(first))
     }
 
-    /// Keeps the failure, its hint, and the outage clock. True if an outage began.
-    fn note(&mut self, failure: Failure) -> bool {
+    /// Whether the end of a proven session is no reason to begin another. `open`: a call was open.
+    fn rests(&self, class: FailureClass, open: bool) -> bool {
+        match (class, self.config.restart()) {
+            (FailureClass::Permanent | FailureClass::NeedsAuth, _) | (_, Restart::Always) => false,
+            (FailureClass::Finished, Restart::OnFailure) => !open,
+            (_, restart) => restart == Restart::Never,
+        }
+    }
+
+    /// Keeps the failure and its hint.
+    fn note(&mut self, failure: Failure) {
         self.failure = Some(failure.class);
-        self.stats.failures += 1;
-        self.stats.failures_in_a_row += 1;
         if let Some(hint) = failure.retry_after {
-            self.hint.longest = self.hint.longest.max(hint.min(self.config.retry_after_max()));
-            self.hint.until = self.hint.until.max(Some(self.now + self.hint.longest)); // R12
+            self.hint = self.hint.max(hint.min(self.config.retry_after_max()));
+            self.hint_until = self.hint_until.max(Some(self.now + self.hint));
         }
-        let begins = self.outage_since.is_none() && failure.class != FailureClass::RateLimited;
-        if begins {
-            self.outage_since = Some(self.now);
-        }
-        begins
     }
 
     /// Begins a park episode (or goes on with one, for this reason now): the status is Parked until the next Ready.
@@ -185,11 +186,10 @@ impl ConnectionMachine {
     }
 
     pub(super) fn on_connect(&mut self) {
-        match self.state {
-            State::Idle => self.state = State::TransientFailure { retry_at: self.no_earlier(self.now) }, // R5
-            State::Closing { epoch, deadline, then: Then::Rest } => {
-                self.state = State::Closing { epoch, deadline, then: Then::Retry { at: self.wake_time() } }; // R11
-            }
+        let at = self.no_earlier(self.now);
+        match &mut self.state {
+            State::Idle => self.state = State::TransientFailure { retry_at: at },
+            State::Closing { then: then @ Then::Rest, .. } => *then = Then::Retry { at },
             State::Ready { .. } => self.used(self.now),
             State::Connecting { .. }
             | State::Closing { .. }
@@ -206,8 +206,7 @@ impl ConnectionMachine {
     /// Not where the server limits our rate, nor where asking cannot help. What is due within `redial_spread` stays: a
     /// crowd that is spread stays so though callers wait.
     pub(super) fn bring_forward(&mut self) {
-        if self.failure == Some(FailureClass::RateLimited) || self.parked.is_some_and(|reason| !reason.heeds_callers())
-        {
+        if self.failure == Some(FailureClass::RateLimited) || self.parked.is_some_and(|reason| !reason.probes()) {
             return;
         }
         let first = nanos(self.config.demand_interval());
@@ -216,24 +215,17 @@ impl ConnectionMachine {
         } else {
             self.quick_step(self.dialled.unwrap_or(self.now)).map_or(first, |quick| first.min(quick))
         };
-        let soon = self.demand_time(Duration::from_nanos(interval)); // R14
+        let soon = self.no_earlier(self.after_last_dial(Duration::from_nanos(interval)));
         let near = self.now + self.config.redial_spread();
-        match &mut self.state {
-            State::TransientFailure { retry_at: at }
-            | State::Parked { probe_at: Some(at) }
-            | State::Closing { then: Then::Retry { at }, .. }
-                if *at > soon.max(near) =>
-            {
-                *at = soon;
+        if let Some(at) = self.state.next_dial_mut() {
+            if *at <= soon.max(near) {
+                return;
             }
-            State::Closing { then: then @ Then::Park, .. } => *then = Then::Retry { at: soon },
-            State::Idle
-            | State::Connecting { .. }
-            | State::Ready { .. }
-            | State::Closing { .. }
-            | State::TransientFailure { .. }
-            | State::Parked { .. }
-            | State::Shutdown => return,
+            *at = soon;
+        } else if let State::Closing { then: then @ Then::Park, .. } = &mut self.state {
+            *then = Then::Retry { at: soon };
+        } else {
+            return;
         }
         if self.purpose == Purpose::Schedule {
             self.purpose = Purpose::Caller;
@@ -241,19 +233,19 @@ impl ConnectionMachine {
     }
 
     pub(super) fn on_wake(&mut self, cause: WakeCause) {
-        match self.state {
+        let dialling = match self.state {
             State::Ready { .. } | State::Shutdown | State::Closing { then: Then::Shutdown, .. } => return, // R11
-            State::Connecting { .. } => {}
-            State::Idle | State::TransientFailure { .. } | State::Parked { .. } | State::Closing { .. } => {
-                if self.parked == Some(ParkReason::Requested) {
-                    if cause == WakeCause::Credentials {
-                        return;
-                    }
-                    self.parked = None;
-                }
+            State::Connecting { .. } => true,
+            State::Idle | State::TransientFailure { .. } | State::Parked { .. } | State::Closing { .. } => false,
+        };
+        if self.parked == Some(ParkReason::Requested) && !dialling {
+            if cause == WakeCause::Credentials {
+                return;
             }
+            self.parked = None;
         }
-        self.hint = Hint::NONE;
+        self.hint = Duration::ZERO;
+        self.hint_until = None;
         self.demand_doublings = 0;
         // A user's wake may show a login; a later wake of another kind does not take that back.
         if self.purpose != Purpose::Wake(WakeCause::Operator) {
@@ -261,13 +253,10 @@ impl ConnectionMachine {
         }
         let at = self.wake_time();
         let at = self.state.next_dial().map_or(at, |due| at.min(due)); // it may be sooner after a refused one
-        match self.state {
-            State::Closing { epoch, deadline, .. } => {
-                self.state = State::Closing { epoch, deadline, then: Then::Retry { at } };
-            }
-            // R5
-            State::Idle | State::TransientFailure { .. } | State::Parked { .. } => self.enter_after(Then::Retry { at }),
-            State::Connecting { .. } | State::Ready { .. } | State::Shutdown => {}
+        if let State::Closing { then, .. } = &mut self.state {
+            *then = Then::Retry { at };
+        } else if !dialling {
+            self.enter_after(Then::Retry { at });
         }
     }
 
@@ -283,17 +272,12 @@ impl ConnectionMachine {
         self.after_last_dial(if quick { pace.min(refused) } else { pace })
     }
 
-    /// When a dial may come that is due so long after the last one.
-    pub(super) fn demand_time(&self, interval: Duration) -> Timestamp {
-        self.no_earlier(self.after_last_dial(interval))
-    }
-
-    fn after_last_dial(&self, interval: Duration) -> Timestamp {
+    pub(super) fn after_last_dial(&self, interval: Duration) -> Timestamp {
         self.dialled.map_or(self.now, |dialled| self.now.max(dialled + interval))
     }
 
     /// `at`, put off by the pace and by the server's hint.
-    fn no_earlier(&self, at: Timestamp) -> Timestamp {
-        at.max(self.pace()).max(self.hint.until.unwrap_or(self.now)) // R12, R14
+    pub(super) fn no_earlier(&self, at: Timestamp) -> Timestamp {
+        at.max(self.pace()).max(self.hint_until.unwrap_or(self.now))
     }
 }

@@ -10,6 +10,7 @@ mod golden;
 mod liveness;
 mod pacing;
 mod quick;
+mod rest;
 mod rules;
 mod scenarios;
 mod seeds;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use mcp_reconnect_core::{
-    Admission, CloseCause, Failure, FailureClass, ParkReason, Refusal, Status, Timestamp, WakeCause,
+    Admission, CloseCause, Failure, FailureClass, ParkReason, Refusal, Restart, Status, Timestamp, WakeCause,
 };
 
 use super::{Expected, Model, Pace, Phase, Plan, Step, Why, Window};
@@ -12,14 +12,27 @@ impl Model {
     /// The failure of a dial or a session, and what follows by R12–R14, R16 and R17.
     pub(super) fn failed(&mut self, failure: Failure, step: &Step, want: &mut Expected) {
         let was_up = matches!(self.phase, Phase::Up { .. });
-        self.leave_up(Some(failure.class));
+        let open = self.life.is_some_and(|life| life.open.is_some());
+        let proven = self.leave_up(Some(failure.class));
         self.refused = !was_up && failure.class == FailureClass::Refused;
-        want.failure = Some(failure.class);
         self.class = Some(failure.class);
         if let Some(hint) = failure.retry_after {
             self.hint = self.hint.max(hint.min(self.config.retry_after_max()));
             self.hint_until = self.hint_until.max(Some(self.now + self.hint));
         }
+        // R24: whether it may rest.
+        let may_rest = match self.config.restart() {
+            Restart::Always => false,
+            Restart::OnFailure => failure.class == FailureClass::Finished && !open,
+            Restart::Never => !matches!(failure.class, FailureClass::Permanent | FailureClass::NeedsAuth),
+        };
+        if proven && may_rest {
+            self.plan = Plan::Rest;
+            self.next = None;
+            want.rest = true;
+            return;
+        }
+        want.failure = Some(failure.class);
         let limited = failure.class == FailureClass::RateLimited;
         let begins = self.outage.is_none() && !limited;
         if begins {
@@ -42,8 +55,8 @@ impl Model {
             return self.parks(reason, want);
         }
         let window = if was_up && begins {
-            use FailureClass::{Refused, Transport, Unauthorized};
-            let spread = matches!(failure.class, Transport | Refused | Unauthorized);
+            use FailureClass::{Finished, Refused, Transport, Unauthorized};
+            let spread = matches!(failure.class, Transport | Refused | Unauthorized | Finished);
             let to = if spread { self.now + self.config.redial_spread() } else { self.now };
             Window { from: self.now, to, pace: Pace::First }
         } else {
@@ -107,8 +120,8 @@ impl Model {
     }
 
     /// R13.
-    pub(super) fn leave_up(&mut self, by: Option<FailureClass>) {
-        let (Phase::Up { since, .. }, Some(life)) = (self.phase, self.life) else { return };
+    pub(super) fn leave_up(&mut self, by: Option<FailureClass>) -> bool {
+        let (Phase::Up { since, .. }, Some(life)) = (self.phase, self.life) else { return false };
         let stable = self.config.stable_after();
         let lasted = self.now.since(since) >= stable;
         let disowned = by == Some(FailureClass::SessionGone) && !life.served && life.heard.since(since) < stable;
@@ -117,6 +130,7 @@ impl Model {
             self.outage = None;
             self.probes = 0;
         }
+        lasted && !disowned
     }
 
     pub(super) fn set_next(&mut self, window: Window, want: &mut Expected) {

@@ -197,6 +197,11 @@ pub(super) fn r24(look: &Look<'_>) {
         assert!(rest_at == life.rest_at, "R24: put to rest at {rest_at:?}, not {:?}", life.rest_at);
         assert!(renew_at == life.renew_at, "R24: renewed at {renew_at:?}, not {:?}", life.renew_at);
     }
+    if look.want.rest {
+        let failures = step.after.stats.failures - look.machine.snapshot().stats.failures;
+        let kept = step.after.published && step.after.status == Status::Idle;
+        assert!(failures == 0 && kept, "R24: {:?} left nothing to rest: {:?}", step.input, step.after);
+    }
     if of(closed).is_some() {
         let failures = step.after.stats.failures - look.machine.snapshot().stats.failures;
         assert!(failures == 0, "R24: {closed:?} counted as a failure");
