@@ -220,7 +220,7 @@ impl ConnectionMachine {
             Input::Resumed { by_call } => self.on_resumed(by_call),
             Input::Reached { flag, .. } => self.on_reached(flag, out),
             Input::Lost { epoch, failure } => {
-                let then = self.plan(failure, out);
+                let then = self.plan(failure, out); // R8
                 self.enter_closing(epoch, CloseCause::Failed(failure.class), then, out);
             }
             Input::Gone { failure, .. } => {
