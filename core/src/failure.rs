@@ -46,6 +46,12 @@ pub enum FailureClass {
     /// Pings stayed unanswered: the machine's verdict. Or they failed, at a server that serves everything else: the
     /// verdict of a link that can tell.
     Unresponsive,
+    /// Nobody listens: the connection was refused at every address before a byte left. Never of a child.
+    Refused,
+    /// The server refuses the credentials, and nobody can renew them: there is no hook, or they are static headers.
+    Unauthorized,
+    /// A child ended by itself, with status 0.
+    Finished,
 }
 
 impl FailureClass {
@@ -59,6 +65,9 @@ impl FailureClass {
             Self::Permanent => "permanent",
             Self::StartTimeout => "start_timeout",
             Self::Unresponsive => "unresponsive",
+            Self::Refused => "refused",
+            Self::Unauthorized => "unauthorized",
+            Self::Finished => "finished",
         }
     }
 }

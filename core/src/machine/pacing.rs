@@ -45,9 +45,10 @@ impl ConnectionMachine {
             | FailureClass::SessionGone
             | FailureClass::RateLimited
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => {
-                (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false)
-            }
+            | FailureClass::Unresponsive
+            | FailureClass::Refused
+            | FailureClass::Unauthorized
+            | FailureClass::Finished => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
         };
         if let Purpose::Wake(_) = self.purpose {
             self.failures = self.failures.saturating_add(1);
@@ -59,7 +60,9 @@ impl ConnectionMachine {
         }
         let limited = failure.class == FailureClass::RateLimited;
         let wait = if was_ready && begins_outage {
-            let spread = if failure.class == FailureClass::Transport { nanos(self.config.redial_spread()) } else { 0 };
+            use FailureClass::{Finished, Refused, Transport, Unauthorized};
+            let spreads = matches!(failure.class, Transport | Refused | Unauthorized | Finished);
+            let spread = if spreads { nanos(self.config.redial_spread()) } else { 0 };
             Duration::from_nanos(self.rng.up_to(spread))
         } else {
             let demanded = !limited && self.demand.is_some_and(|until| until > self.now);

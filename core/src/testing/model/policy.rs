@@ -43,7 +43,8 @@ impl Model {
             return self.parks(reason, want);
         }
         let window = if was_up && begins {
-            let spread = failure.class == FailureClass::Transport;
+            use FailureClass::{Finished, Refused, Transport, Unauthorized};
+            let spread = matches!(failure.class, Transport | Refused | Unauthorized | Finished);
             let to = if spread { self.now + self.config.redial_spread() } else { self.now };
             Window { from: self.now, to, pace: Pace::First }
         } else {
