@@ -10,8 +10,8 @@
 //!                                            └──────── ServerControl ◀───────┘
 //! ```
 //!
-//! They are plain async parts: this crate spawns no task, whoever drives them decides where. It knows frames (one JSON
-//! object per line), not what is in them.
+//! They are plain async parts: this crate spawns no task, whoever drives them decides where. It knows frames (lines
+//! of one JSON object each, or of an array of them), not what is in them.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
