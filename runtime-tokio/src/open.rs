@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::pending::RawAnswer;
+use crate::pending::Settled;
 
 /// The open requests of a wire: our own, and the view's. Locked for moments only.
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub(crate) struct OpenCall {
     pub(crate) counts_until: Option<Instant>,
     /// The caller's own progress token, as it was sent.
     pub(crate) token: Option<Box<str>>,
-    pub(crate) answer: oneshot::Sender<RawAnswer>,
+    pub(crate) answer: oneshot::Sender<Settled>,
     pub(crate) progress: Option<Arc<Notify>>,
 }
 

@@ -3,8 +3,8 @@
 use std::future::pending;
 use std::sync::Arc;
 
-use mcp_reconnect_core::Failure;
 use mcp_reconnect_core::replay::Sent;
+use mcp_reconnect_core::{Failure, FailureClass};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
@@ -19,6 +19,9 @@ pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
 
 pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
+/// The answer, or why the one that came cannot be read.
+pub(crate) type Settled = Result<RawAnswer, Arc<str>>;
+
 /// One open request. Dropping it gives the request up: the server is told, if it may have seen it.
 pub(crate) struct Call {
     wire: Wire,
@@ -27,7 +30,7 @@ pub(crate) struct Call {
     frame: Option<Outbound>,
     fate: Fate,
     written: bool,
-    answer: oneshot::Receiver<RawAnswer>,
+    answer: oneshot::Receiver<Settled>,
     state: State,
     progress: Option<Arc<Notify>>,
     /// What the server is told when the call is dropped; `None` where it must not be told.
@@ -40,6 +43,8 @@ enum State {
     Open,
     /// The frame did not make it.
     Failed(SendFailure),
+    /// Its answer cannot be read, in words.
+    Broken(Arc<str>),
     /// The wire has ended.
     Lost,
     /// The outcome was handed out.
@@ -82,7 +87,7 @@ impl Call {
         wire: Wire,
         id: u64,
         (outbound, fate): (Outbound, Fate),
-        answer: oneshot::Receiver<RawAnswer>,
+        answer: oneshot::Receiver<Settled>,
         progress: Option<Arc<Notify>>,
         uncancelled: bool,
     ) -> Self {
@@ -132,6 +137,10 @@ impl Call {
                     None => continue,
                 },
                 State::Failed(failure) => Err(self.explain(failure.clone()).await),
+                State::Broken(cause) => {
+                    let (failure, cause) = (FailureClass::Transport.into(), cause.clone());
+                    Err(CallFailure { sent: Sent::Maybe, failure, cause })
+                }
                 // How far did the frame get?
                 State::Lost if self.frame.is_none() && !self.written => {
                     match (&mut self.fate).await {
@@ -184,7 +193,8 @@ impl Call {
                 }
             }
         };
-        answer.map_err(|_| self.state = State::Lost).ok()
+        let settled = answer.map_err(|_| self.state = State::Lost).ok()?;
+        settled.map_err(|cause| self.state = State::Broken(cause)).ok()
     }
 
     /// Gives the request up and says how far it got; the server is told `reason`, if it may have seen the request.

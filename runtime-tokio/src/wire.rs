@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::Either;
 use mcp_reconnect_core::{Epoch, Failure, FailureClass};
+use rmcp::model::ErrorCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
@@ -500,12 +501,17 @@ impl Wire {
             Frame::Unreadable(why) => {
                 self.0.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(epoch = %self.0.epoch, "skipped a frame: {why}");
-                return None;
+                return self.settle_broken(&text).and_then(|error| self.to_view(error, mailbox));
             }
         }
         if self.relayed(&frame) {
             return None;
         }
+        self.to_view(text, mailbox)
+    }
+
+    /// Gives the view a message, or gives it back when there is no room for it yet.
+    fn to_view(&self, text: Box<str>, mailbox: &Mailbox) -> Option<Box<str>> {
         let attached = self.0.attached.load(Ordering::Acquire);
         let text = mailbox.try_put(text).err()?;
         if attached {
@@ -542,7 +548,19 @@ impl Wire {
         if !call.uncounted {
             self.0.answered.store(true, Ordering::Release);
         }
-        drop(call.answer.send(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned)));
+        drop(call.answer.send(Ok(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned))));
+    }
+
+    /// Settles the request that a broken message answers. For one of the view that takes an error, which is returned.
+    fn settle_broken(&self, text: &str) -> Option<Box<str>> {
+        let id = frame::broken_answer(text)?;
+        let cause = format!("the answer cannot be read: {}", frame::excerpt(text).replace(char::is_control, " "));
+        if let Some(call) = self.0.open.close(id) {
+            drop(call.answer.send(Err(cause.into())));
+            return None;
+        }
+        let id = serde_json::value::to_raw_value(&id).ok().filter(|_| self.0.open.close_view(id))?;
+        Some(frame::error(&id, ErrorCode::INTERNAL_ERROR.0, &cause))
     }
 
     fn note(&self, method: &str, params: Option<&RawValue>) {
