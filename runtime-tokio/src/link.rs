@@ -244,12 +244,13 @@ pub trait LinkControl: Send + Sync {
     }
 
     /// Asked right after a frame has failed: whether the link goes on all the same, as a session over HTTP does after
-    /// one request that was refused. Default: no, the end of the link is near.
+    /// one request that was refused, and a child after one answer that cannot be read. Default: no, the end of the link
+    /// is near.
     fn survives(&self) -> bool {
         false
     }
 
-    /// The same, as soon as it is known: a failure may be under examination.
+    /// Resolves to [`survives`](Self::survives) as soon as it is known: a failure may be under examination.
     fn settled(&self) -> BoxFuture<'_, bool> {
         std::future::ready(self.survives()).boxed()
     }

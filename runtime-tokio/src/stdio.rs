@@ -110,6 +110,10 @@ impl LinkControl for StdioControl {
         self.server.first_byte().boxed()
     }
 
+    fn survives(&self) -> bool {
+        !self.stop.is_cancelled() && !self.end.has_come()
+    }
+
     fn why(&self) -> BoxFuture<'_, Ended> {
         async {
             if let Some(Cause::Fault(fault)) = self.end.cause() {

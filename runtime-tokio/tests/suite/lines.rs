@@ -1,10 +1,17 @@
 //! A link over streams that somebody else has opened.
 
-use mcp_reconnect::lines;
-use mcp_reconnect::link::{Attempt, Link, Outbound};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mcp_reconnect::link::{Attempt, ConnectError, Connector, Link, Outbound};
+use mcp_reconnect::{CallError, Connection, lines};
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Epoch, FailureClass};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
+use rmcp::model::CallToolRequestParams;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex, split};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -86,4 +93,93 @@ async fn however_it_is_given_up_the_server_sees_the_end_and_no_task_is_left() {
         attempt.tasks.wait().await;
         assert_eq!(server.read(&mut [0]).await.unwrap(), 0, "{how}");
     }
+}
+
+/// Hands the server's end of each link out.
+struct Duplexes(mpsc::UnboundedSender<DuplexStream>);
+
+#[async_trait]
+impl Connector for Duplexes {
+    async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError> {
+        let (ours, theirs) = duplex(1024);
+        let (reader, writer) = split(ours);
+        self.0.send(theirs).unwrap();
+        Ok(lines::link(reader, writer, 1024, &attempt))
+    }
+}
+
+/// A server of the legacy era with the tools `read`, which only reads, and `write`; it breaks the answers to all calls, of
+/// which it tells.
+async fn break_answers(pipe: DuplexStream, calls: mpsc::UnboundedSender<String>) {
+    let (reader, mut writer) = split(pipe);
+    let mut requests = BufReader::new(reader).lines();
+    while let Some(line) = requests.next_line().await.unwrap() {
+        let request: Value = serde_json::from_str(&line).unwrap();
+        let (id, method) = (&request["id"], request["method"].as_str().unwrap_or_default());
+        let result = match method {
+            "initialize" => json!({ "protocolVersion": request["params"]["protocolVersion"],
+                "capabilities": { "tools": {} }, "serverInfo": { "name": "breaks", "version": "1" } }),
+            "tools/list" => json!({ "tools": [
+                { "name": "read", "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": true } },
+                { "name": "write", "inputSchema": { "type": "object" } },
+            ] }),
+            "tools/call" => {
+                calls.send(request["params"]["name"].as_str().unwrap().to_owned()).unwrap();
+                let answer = format!("{{\n  \"jsonrpc\": \"2.0\",\n  \"id\": {id},\n  \"result\": {{}}\n}}\n");
+                writer.write_all(answer.as_bytes()).await.unwrap();
+                continue;
+            }
+            _ if id.is_null() => continue,
+            _ => {
+                let refusal = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "no" } });
+                writer.write_all(format!("{refusal}\n").as_bytes()).await.unwrap();
+                continue;
+            }
+        };
+        let answer = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+        writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_answer_ends_its_call_at_once_and_nothing_else() {
+    let (pipes, mut servers) = mpsc::unbounded_channel();
+    let (told, mut calls) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(pipe) = servers.recv().await {
+            tokio::spawn(break_answers(pipe, told.clone()));
+        }
+    });
+    let connection = Connection::builder(Duplexes(pipes)).name("breaks").build().unwrap();
+    assert_eq!(connection.session().await.unwrap().epoch(), Epoch::FIRST);
+    let start = Instant::now();
+    // A call that only reads is sent once more, on the same session.
+    for (tool, times) in [("write", 1), ("read", 2)] {
+        let error = connection.call_tool(CallToolRequestParams::new(tool)).await.unwrap_err();
+        let CallError::OutcomeUnknown { epoch, class: FailureClass::Transport, cause } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(*epoch, Epoch::FIRST);
+        assert!(cause.starts_with("the answer cannot be read: {   \"jsonrpc\": \"2.0\",   \"id\": "), "{cause}");
+        for _ in 0..times {
+            assert_eq!(calls.try_recv().as_deref(), Ok(tool));
+        }
+        assert!(calls.try_recv().is_err());
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "nobody has waited: {:?}", start.elapsed());
+    assert_eq!(connection.session().await.unwrap().epoch(), Epoch::FIRST);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_goes_on_until_either_end_gives_it_up() {
+    let (link, server, attempt) = self::link();
+    assert!(link.control.survives());
+    attempt.cancel.cancel();
+    assert!(!link.control.survives(), "given up here");
+    drop(server);
+
+    let (mut link, server, _attempt) = self::link();
+    drop(server);
+    assert_eq!(link.inbound.recv().await, None);
+    assert!(!link.control.survives(), "given up there");
 }

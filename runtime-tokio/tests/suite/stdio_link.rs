@@ -105,12 +105,14 @@ async fn k01_the_exit_ends_the_link_though_a_grandchild_holds_its_pipes() {
 async fn k05_a_link_that_can_only_speak_one_way_is_an_ended_one() {
     let (mut link, attempt) = connect(script("exec <&-; echo '{\"ready\":1}'; exec sleep 1000")).await;
     ready(&mut link).await;
+    assert!(link.control.survives());
     // A child that another test starts just now may hold the other end for a moment, until it executes its program.
     let refused = loop {
         if let Err(refused) = in_time(queue(&link, "{}").await).await {
             break refused;
         }
     };
+    assert!(!link.control.survives(), "known as soon as the failure is");
     assert_eq!(refused.sent, Sent::No);
     assert!(refused.cause.starts_with("writing to stdin failed: Broken pipe"), "{refused:?}");
     assert_eq!(next(&mut link).await, None);
