@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_stdio::{
-    CloseGraces, LEFTOVER_LIMIT, ReadError, STDERR_LINES, Server, ServerCommand, ServerControl, SpawnError,
+    CloseGraces, LEFTOVER_LIMIT, Ladder, ReadError, STDERR_LINES, Server, ServerCommand, ServerControl, SpawnError,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, getpid, set_child_subreaper, test_kill_process_group, waitid};
-use support::{Hold, LONG, SHORT, close, gone, in_time, script, shell};
+use support::{HOUR, Hold, LONG, SHORT, close, close_by, gone, in_time, script, shell};
 use tokio::runtime::Runtime;
 
 /// Holds `$HOLD`, says so, and lives on through EOF, by a child that is in no hurry.
@@ -128,6 +128,29 @@ async fn k16_a_stubborn_server_is_killed_with_all_its_children() {
 }
 
 #[tokio::test]
+async fn k16_a_wedged_server_is_terminated_at_once_and_killed_after_its_grace() {
+    let hold = Hold::new();
+    for (text, term, end) in
+        [(DEAF, LONG, "killed by signal 15 (SIGTERM)"), (STUBBORN, SHORT, "killed by signal 9 (SIGKILL)")]
+    {
+        let held = hold.open();
+        // The grace for the end of its input would outlast the test.
+        let server = start(&script(text, &hold, [HOUR, term, LONG])).await;
+        assert_eq!(close_by(Ladder::Wedged, &server.control, server.stdin).await.to_string(), end);
+        assert!(group_is_empty(&server.control));
+        gone(held).await;
+    }
+}
+
+#[tokio::test]
+async fn k16_a_wedged_server_sees_the_end_of_its_input_too() {
+    let hold = Hold::new();
+    let text = "trap '' TERM; echo '{\"ready\":1}'; cat >/dev/null; exit 4";
+    let server = start(&script(text, &hold, [HOUR, LONG, LONG])).await;
+    assert_eq!(close_by(Ladder::Wedged, &server.control, server.stdin).await.to_string(), "exited with status 4");
+}
+
+#[tokio::test]
 async fn k14_a_grandchild_does_not_outlive_its_wrapper() {
     let hold = Hold::new();
     let held = hold.open();
@@ -165,7 +188,7 @@ async fn a_stuck_write_holds_up_neither_kill_nor_close() {
     let Server { mut stdin, control, stdout } = start(&script(text, &hold, [LONG; 3])).await;
     let mut write = pin!(stdin.write(&frame));
     assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "stuck");
-    let (exit, written) = in_time(async { tokio::join!(control.close(), write) }).await;
+    let (exit, written) = in_time(async { tokio::join!(control.close(Ladder::Polite), write) }).await;
     assert_eq!(written.expect_err("given up").sent, Sent::Maybe);
     assert_eq!(exit.to_string(), "exited with status 5");
     drop(stdout);
