@@ -218,6 +218,12 @@ pub trait LinkControl: Send + Sync {
     /// Ends the link politely and completely: when it returns nothing of it is left. Bounded by the transport.
     fn close(&self) -> BoxFuture<'_, Ended>;
 
+    /// Ends the link of a server that has read nothing for long as completely as [`close`](Self::close), but without
+    /// waiting for it to heed a polite end. Default: as [`close`](Self::close).
+    fn close_wedged(&self) -> BoxFuture<'_, Ended> {
+        self.close()
+    }
+
     /// What is known about the link now.
     fn facts(&self) -> LinkFacts;
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::FailureClass;
-use mcp_reconnect_stdio::{FrameReader, Server, ServerCommand, ServerControl};
+use mcp_reconnect_stdio::{FrameReader, Ladder, Server, ServerCommand, ServerControl};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -81,19 +81,26 @@ struct StdioControl {
     stop: CancellationToken,
 }
 
+impl StdioControl {
+    async fn close_by(&self, ladder: Ladder) -> Ended {
+        // Nobody is interested in frames any more, and a reader that waits for somebody to take one would keep the server
+        // from ending. The close reads what comes.
+        self.stop.cancel();
+        ended(self.server.close(ladder).await.to_string())
+    }
+}
+
 impl LinkControl for StdioControl {
     fn kill(&self) {
         self.server.kill();
     }
 
     fn close(&self) -> BoxFuture<'_, Ended> {
-        async {
-            // Nobody is interested in frames any more, and a reader that waits for somebody to take one would keep the
-            // server from ending. The close reads what comes.
-            self.stop.cancel();
-            ended(self.server.close().await.to_string())
-        }
-        .boxed()
+        self.close_by(Ladder::Polite).boxed()
+    }
+
+    fn close_wedged(&self) -> BoxFuture<'_, Ended> {
+        self.close_by(Ladder::Wedged).boxed()
     }
 
     fn facts(&self) -> LinkFacts {

@@ -1,12 +1,14 @@
 //! A link over streams that somebody else has opened.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mcp_reconnect::link::{Attempt, ConnectError, Connector, Link, Outbound};
-use mcp_reconnect::{CallError, Connection, lines};
+use futures::future::BoxFuture;
+use mcp_reconnect::link::{Attempt, ConnectError, Connector, Ended, Link, LinkControl, LinkFacts, Outbound};
+use mcp_reconnect::{CallError, Connection, Event, lines};
 use mcp_reconnect_core::replay::Sent;
-use mcp_reconnect_core::{Epoch, FailureClass};
+use mcp_reconnect_core::{Epoch, FailureClass, Status};
 use rmcp::model::CallToolRequestParams;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex, split};
@@ -95,8 +97,8 @@ async fn however_it_is_given_up_the_server_sees_the_end_and_no_task_is_left() {
     }
 }
 
-/// Hands the server's end of each link out.
-struct Duplexes(mpsc::UnboundedSender<DuplexStream>);
+/// Hands the server's end of each link out, and notes how each is closed.
+struct Duplexes(mpsc::UnboundedSender<DuplexStream>, Arc<Mutex<Vec<&'static str>>>);
 
 #[async_trait]
 impl Connector for Duplexes {
@@ -104,15 +106,46 @@ impl Connector for Duplexes {
         let (ours, theirs) = duplex(1024);
         let (reader, writer) = split(ours);
         self.0.send(theirs).unwrap();
-        Ok(lines::link(reader, writer, 1024, &attempt))
+        let link = lines::link(reader, writer, 1024, &attempt);
+        Ok(Link { control: Arc::new(Closes(link.control, self.1.clone())), ..link })
     }
 }
 
-/// A server of the legacy era with the tools `read`, which only reads, and `write`; it breaks the answers to all calls, of
-/// which it tells.
+struct Closes(Arc<dyn LinkControl>, Arc<Mutex<Vec<&'static str>>>);
+
+impl LinkControl for Closes {
+    fn kill(&self) {
+        self.0.kill();
+    }
+
+    fn close(&self) -> BoxFuture<'_, Ended> {
+        self.1.lock().unwrap().push("polite");
+        self.0.close()
+    }
+
+    fn close_wedged(&self) -> BoxFuture<'_, Ended> {
+        self.1.lock().unwrap().push("wedged");
+        self.0.close_wedged()
+    }
+
+    fn facts(&self) -> LinkFacts {
+        self.0.facts()
+    }
+
+    fn survives(&self) -> bool {
+        self.0.survives()
+    }
+
+    fn why(&self) -> BoxFuture<'_, Ended> {
+        self.0.why()
+    }
+}
+
+/// A server of the legacy era with the tools `read`, which only reads, and `write`. It breaks the answers to all calls, of
+/// which it tells, and reads nothing more after a second ping.
 async fn break_answers(pipe: DuplexStream, calls: mpsc::UnboundedSender<String>) {
     let (reader, mut writer) = split(pipe);
-    let mut requests = BufReader::new(reader).lines();
+    let (mut requests, mut pings) = (BufReader::new(reader).lines(), 0);
     while let Some(line) = requests.next_line().await.unwrap() {
         let request: Value = serde_json::from_str(&line).unwrap();
         let (id, method) = (&request["id"], request["method"].as_str().unwrap_or_default());
@@ -123,6 +156,11 @@ async fn break_answers(pipe: DuplexStream, calls: mpsc::UnboundedSender<String>)
                 { "name": "read", "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": true } },
                 { "name": "write", "inputSchema": { "type": "object" } },
             ] }),
+            "ping" if pings > 0 => std::future::pending().await,
+            "ping" => {
+                pings += 1;
+                json!({})
+            }
             "tools/call" => {
                 calls.send(request["params"]["name"].as_str().unwrap().to_owned()).unwrap();
                 let answer = format!("{{\n  \"jsonrpc\": \"2.0\",\n  \"id\": {id},\n  \"result\": {{}}\n}}\n");
@@ -150,7 +188,7 @@ async fn a_broken_answer_ends_its_call_at_once_and_nothing_else() {
             tokio::spawn(break_answers(pipe, told.clone()));
         }
     });
-    let connection = Connection::builder(Duplexes(pipes)).name("breaks").build().unwrap();
+    let connection = Connection::builder(Duplexes(pipes, Arc::default())).name("breaks").build().unwrap();
     assert_eq!(connection.session().await.unwrap().epoch(), Epoch::FIRST);
     let start = Instant::now();
     // A call that only reads is sent once more, on the same session.
@@ -182,4 +220,34 @@ async fn a_link_goes_on_until_either_end_gives_it_up() {
     drop(server);
     assert_eq!(link.inbound.recv().await, None);
     assert!(!link.control.survives(), "given up there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_reads_nothing_is_closed_as_a_wedged_one() {
+    let (pipes, mut servers) = mpsc::unbounded_channel();
+    let (told, _calls) = mpsc::unbounded_channel();
+    let closes = Arc::<Mutex<Vec<_>>>::default();
+    let connection = Connection::builder(Duplexes(pipes, closes.clone())).name("wedged").build().unwrap();
+    let mut events = connection.events();
+    // One that never answers, one that stops to, one that hangs up, and one that is put away.
+    let mute = servers.recv().await.unwrap();
+    let mut failures = Vec::new();
+    for ready in 2..=4 {
+        let server = tokio::spawn(break_answers(servers.recv().await.unwrap(), told.clone()));
+        loop {
+            match events.next().await.unwrap() {
+                Event::Status { status: Status::Ready(_), .. } => break,
+                Event::Status { failure: Some(failure), .. } => failures.push(failure),
+                _ => {}
+            }
+        }
+        if ready == 3 {
+            server.abort();
+        }
+    }
+    connection.shutdown().await;
+    drop(mute);
+    assert_eq!(*closes.lock().unwrap(), ["wedged", "wedged", "polite", "polite"]);
+    failures.dedup();
+    assert_eq!(failures, [FailureClass::StartTimeout, FailureClass::Unresponsive, FailureClass::Transport]);
 }

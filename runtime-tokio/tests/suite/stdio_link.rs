@@ -165,6 +165,16 @@ async fn a_reader_that_nobody_listens_to_does_not_keep_the_server_from_ending() 
 }
 
 #[tokio::test]
+async fn a_wedged_server_does_not_get_the_grace_for_the_end_of_its_input() {
+    let mut command = script("echo '{\"ready\":1}'; exec sleep 1000");
+    command.graces.eof = Duration::from_secs(3600);
+    let (mut link, attempt) = connect(command).await;
+    ready(&mut link).await;
+    assert_eq!(&*in_time(link.control.close_wedged()).await.cause, "killed by signal 15 (SIGTERM)");
+    in_time(attempt.tasks.wait()).await;
+}
+
+#[tokio::test]
 async fn a_cancelled_attempt_has_no_tasks_whatever_they_were_stuck_in() {
     let (mut link, attempt) = connect(script("head -c 1 >/dev/null; echo '{\"ready\":1}'; exec sleep 1000")).await;
     let (stuck, waiting) = (queue(&link, huge()).await, queue(&link, "{}").await);
