@@ -7,10 +7,9 @@ use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Failure, FailureClass};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
 
 use crate::frame::RpcError;
-use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::link::{Ended, Fate, Outbound, SendFailure};
 use crate::relay::TakenBack;
 use crate::wire::Wire;
 
@@ -136,7 +135,7 @@ impl Call {
                     Some(answer) => Ok(answer.map_err(|error| RpcError::parse(&error))),
                     None => continue,
                 },
-                State::Failed(failure) => Err(self.explain(failure.clone()).await),
+                State::Failed(failure) => Err(self.wire.explain(failure.clone()).await.into()),
                 State::Broken(cause) => {
                     let (failure, cause) = (FailureClass::Transport.into(), cause.clone());
                     Err(CallFailure { sent: Sent::Maybe, failure, cause })
@@ -201,19 +200,6 @@ impl Call {
     pub(crate) fn abandon(mut self, reason: &'static str) -> Sent {
         self.reason = self.reason.and(Some(reason));
         self.give_up()
-    }
-
-    /// A frame that was lost with its link is explained by the link's end, which is about to be known. A pipe that fails
-    /// is such an end: what the process died of says more.
-    async fn explain(&self, failure: SendFailure) -> CallFailure {
-        let sent = failure.sent;
-        let ends_link = failure.is_link_end() || self.wire.control().facts().pid.is_some();
-        if (ends_link || self.wire.end_cause().is_some())
-            && let Ok(ended) = timeout(WHY_TIMEOUT * 4, self.wire.ended()).await
-        {
-            return CallFailure { sent, failure: ended.failure, cause: ended.cause };
-        }
-        failure.into()
     }
 
     fn give_up(&mut self) -> Sent {

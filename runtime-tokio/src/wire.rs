@@ -240,7 +240,22 @@ impl Wire {
     ///
     /// How far it got, and why not further.
     pub(crate) async fn notify(&self, method: &str, params: Option<&RawValue>) -> Result<(), SendFailure> {
-        self.send(frame::notification(method, params.map(RawValue::get))).await
+        match self.send(frame::notification(method, params.map(RawValue::get))).await {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.explain(failure).await),
+        }
+    }
+
+    /// A frame that was lost with its link is explained by the link's end, which is about to be known. A pipe that fails
+    /// is such an end: what the process died of says more.
+    pub(crate) async fn explain(&self, failed: SendFailure) -> SendFailure {
+        let ends_link = failed.is_link_end() || self.control().facts().pid.is_some();
+        if (ends_link || self.end_cause().is_some())
+            && let Ok(Ended { failure, cause }) = timeout(WHY_TIMEOUT * 4, self.ended()).await
+        {
+            return SendFailure { failure, cause, ..failed };
+        }
+        failed
     }
 
     /// Sends a frame as it is; dropping the future gives up what was not begun.

@@ -64,7 +64,7 @@ pub use command::{CLEAN_ENV, CloseGraces, DEFAULT_FRAME_LIMIT, ServerCommand, Sp
 #[cfg(feature = "process")]
 pub use control::{Ladder, Server, ServerControl, ServerStdout};
 #[cfg(feature = "process")]
-pub use exit::Exit;
+pub use exit::{Exit, last_words};
 #[cfg(feature = "process")]
 pub use read::{FrameReader, LEFTOVER_LIMIT, ReadError, Traffic};
 #[cfg(feature = "process")]

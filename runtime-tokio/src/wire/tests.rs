@@ -294,6 +294,29 @@ async fn a_frame_that_failed_by_itself_fails_its_call_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_failed_is_explained_by_what_the_process_died_of() {
+    let failure =
+        |cause: &str| SendFailure { failure: FailureClass::Transport.into(), sent: Sent::No, cause: cause.into() };
+    let (wire, mut far) = wire();
+    far.control.process.store(true, Ordering::Relaxed);
+    let notify = wire.notify("notifications/initialized", None);
+    let broken = async {
+        far.frames.recv().await.unwrap().finish(Err(failure("Broken pipe")));
+        tokio::time::sleep(WHY_TIMEOUT).await;
+        far.hang_up();
+    };
+    let (notified, ()) = tokio::join!(notify, broken);
+    assert_eq!(notified.unwrap_err(), failure(EXIT));
+
+    // The end of one that does not come is not waited for.
+    let (wire, mut far) = self::wire();
+    far.control.process.store(true, Ordering::Relaxed);
+    let broken = async { far.frames.recv().await.unwrap().finish(Err(failure("Broken pipe"))) };
+    let (notified, ()) = tokio::join!(wire.notify("notifications/initialized", None), broken);
+    assert_eq!(notified.unwrap_err(), failure("Broken pipe"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_came_before_the_end_counts() {
     let (wire, mut far) = wire();
     let (mut call, request) = written(&wire, &mut far).await;

@@ -103,7 +103,7 @@ async fn k01_the_exit_ends_the_link_though_a_grandchild_holds_its_pipes() {
 
 #[tokio::test]
 async fn k05_a_link_that_can_only_speak_one_way_is_an_ended_one() {
-    let (mut link, attempt) = connect(script("exec <&-; echo '{\"ready\":1}'; exec sleep 1000")).await;
+    let (mut link, attempt) = connect(script("echo oops >&2; exec <&-; echo '{\"ready\":1}'; exec sleep 1000")).await;
     ready(&mut link).await;
     assert!(link.control.survives());
     // A child that another test starts just now may hold the other end for a moment, until it executes its program.
@@ -117,10 +117,29 @@ async fn k05_a_link_that_can_only_speak_one_way_is_an_ended_one() {
     assert!(refused.cause.starts_with("writing to stdin failed: Broken pipe"), "{refused:?}");
     assert_eq!(next(&mut link).await, None);
     let why = in_time(link.control.why()).await.cause;
-    assert_eq!(*why, format!("{}, though the process runs on", refused.cause));
+    assert_eq!(*why, format!("{}, though the process runs on; stderr: oops", refused.cause));
     link.control.kill();
-    assert_eq!(&*in_time(link.control.close()).await.cause, "killed by signal 9 (SIGKILL)");
+    assert_eq!(&*in_time(link.control.close()).await.cause, "killed by signal 9 (SIGKILL); stderr: oops");
     in_time(attempt.tasks.wait()).await;
+}
+
+#[tokio::test]
+async fn an_end_by_itself_with_status_0_has_a_class_of_its_own() {
+    for (text, class, cause) in [
+        ("echo bye >&2; exit 0", FailureClass::Finished, "exited with status 0; stderr: bye"),
+        ("exit 1", FailureClass::Transport, "exited with status 1"),
+        ("kill -TERM $$", FailureClass::Transport, "killed by signal 15 (SIGTERM)"),
+    ] {
+        let (mut link, _attempt) = connect(script(text)).await;
+        assert_eq!(next(&mut link).await, None);
+        let why = in_time(link.control.why()).await;
+        assert_eq!((why.failure.class, &*why.cause), (class, cause));
+    }
+    // What was closed from here has not ended by itself.
+    let (link, _attempt) = connect(script("cat >/dev/null")).await;
+    for ended in [in_time(link.control.close()).await, in_time(link.control.why()).await] {
+        assert_eq!((ended.failure.class, &*ended.cause), (FailureClass::Transport, "exited with status 0"));
+    }
 }
 
 #[tokio::test]
