@@ -117,7 +117,7 @@ async fn a_broken_answer_settles_its_call_at_once() {
         r#"{"jsonrpc":"2.0","id":ID,"result":{"x":NaN}}"#,
         "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"text\":\"a\u{1}\"}}",
         r#"{"error":{"code":NaN,"id":3,"method":"x"},"id" : ID ,"jsonrpc":"2.0"}"#,
-        r#"{"id":ID,"result":{"text":"a quote \" and a brace }","#,
+        r#"{"result":{"text":"a quote \" and a brace {","x":NaN},"id":ID}"#,
         r#"{"jsonrpc":"2.0","id":"ID","resu"#,
         "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": ID,\n  \"result\": {",
         "{\n  \"result\": {\n    \"id\": 1\n  },\n  \"id\": ID",

@@ -199,6 +199,7 @@ async fn a_cancelled_attempt_has_no_tasks_whatever_they_were_stuck_in() {
     let (stuck, waiting) = (queue(&link, huge()).await, queue(&link, "{}").await);
     ready(&mut link).await;
     attempt.cancel.cancel();
+    assert!(!link.control.survives());
     in_time(attempt.tasks.wait()).await;
     assert_eq!(failure(stuck).await.sent, Sent::Maybe);
     assert_eq!(failure(waiting).await.sent, Sent::No);
