@@ -2,6 +2,7 @@
 
 use mcp_reconnect_stdio::framing::{Frames, one_line};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::cursor::{Cursor, pieces};
 
@@ -50,21 +51,69 @@ fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> Found {
     (found, frames.noise(), overflow)
 }
 
-/// The same by looking at the whole.
+/// Finds the frames by looking at the whole.
 fn by_lines(stream: &[u8], limit: usize) -> Found {
     let (mut found, mut noise) = (Vec::new(), 0);
+    let mut torn: Option<Vec<&[u8]>> = None;
     let lines = stream.strip_suffix(b"\n").unwrap_or(stream).split(|byte| *byte == b'\n');
     for line in lines.filter(|_| !stream.is_empty()) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.len() > limit {
             return (found, noise, true);
         }
-        match std::str::from_utf8(line.trim_ascii()) {
-            Ok(line) if line.starts_with('{') && line.ends_with('}') => found.push(line.to_owned()),
-            Ok(_) | Err(_) => noise += 1,
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        let text = String::from_utf8_lossy(line.trim_ascii());
+        let before = found.len();
+        if text.starts_with('{') && text.ends_with('}') {
+            torn = None;
+            found.push(text.into_owned());
+        } else if text.starts_with('[') && text.ends_with(']') {
+            let batch: Vec<&RawValue> = serde_json::from_str(&text).unwrap_or_default();
+            found.extend(batch.iter().map(|one| one.get()).filter(|one| one.starts_with('{')).map(str::to_owned));
+        } else if !text.is_empty() {
+            match &mut torn {
+                Some(torn) if line[0] != b'{' => torn.push(line.trim_ascii_end()),
+                _ => torn = text.starts_with('{').then(|| vec![line.trim_ascii()]),
+            }
+            if let Some(lines) = &torn {
+                let whole = lines.join(&b'\n');
+                match fate(lines) {
+                    Fate::NoAnswer => torn = None,
+                    _ if lines.len() > 1 && whole.len() > limit.min(16 * 1024) => torn = None,
+                    Fate::Answer => {
+                        found.push(String::from_utf8_lossy(&whole).into_owned());
+                        torn = None;
+                    }
+                    Fate::Unknown => {}
+                }
+            }
         }
+        noise += u64::from(found.len() == before);
     }
     (found, noise, false)
+}
+/// What the lines of a message that is not whole on one of them show.
+enum Fate {
+    Answer,
+    NoAnswer,
+    Unknown,
+}
+
+fn fate(lines: &[&[u8]]) -> Fate {
+    let lines: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
+    let indent = |line: &str| line.len() - line.trim_ascii_start().len();
+    let own = |name: &str| {
+        let mut members = lines[1..].iter().filter(|line| indent(line) == indent(&lines[1]));
+        members.any(|line| line.trim_ascii_start().starts_with(name))
+    };
+    let first = |name: &str| lines[0].contains(name);
+    let has = |name: &str| first(name) || own(name);
+    let outcome = has("\"result\"") || has("\"error\"") || first("\"id\"") && first("\"jsonrpc\"");
+    match (has("\"method\""), has("\"id\"") && outcome) {
+        (true, _) => Fate::NoAnswer,
+        (false, true) => Fate::Answer,
+        (false, false) => Fate::Unknown,
+    }
 }
 
 fn round_trip(text: &str) {

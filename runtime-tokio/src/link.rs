@@ -227,6 +227,12 @@ pub trait LinkControl: Send + Sync {
     /// Ends the link politely and completely: when it returns nothing of it is left. Bounded by the transport.
     fn close(&self) -> BoxFuture<'_, Ended>;
 
+    /// Ends the link of a server that has read nothing for long as completely as [`close`](Self::close), but without
+    /// waiting for it to heed a polite end. Default: as [`close`](Self::close).
+    fn close_wedged(&self) -> BoxFuture<'_, Ended> {
+        self.close()
+    }
+
     /// The facts about the link as of now.
     fn facts(&self) -> LinkFacts;
 
@@ -253,7 +259,8 @@ pub trait LinkControl: Send + Sync {
     }
 
     /// Asked right after a frame has failed: whether the link goes on all the same, as a session over HTTP does after
-    /// one request that was refused. Default: no, the end of the link is near.
+    /// one request that was refused, and a child after one answer that cannot be read. Default: no, the end of the link
+    /// is near.
     fn survives(&self) -> bool {
         false
     }

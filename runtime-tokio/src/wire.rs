@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures::future::Either;
 use mcp_reconnect_core::{Epoch, Failure, FailureClass};
+use rmcp::model::ErrorCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
@@ -250,7 +251,22 @@ impl Wire {
     ///
     /// How far it got, and why not further.
     pub(crate) async fn notify(&self, method: &str, params: Option<&RawValue>) -> Result<(), SendFailure> {
-        self.send(frame::notification(method, params.map(RawValue::get))).await
+        match self.send(frame::notification(method, params.map(RawValue::get))).await {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.explain(failure).await),
+        }
+    }
+
+    /// A frame that was lost with its link is explained by the link's end, which is about to be known. A pipe that fails
+    /// is such an end: what the process died of says more.
+    pub(crate) async fn explain(&self, failed: SendFailure) -> SendFailure {
+        let ends_link = failed.is_link_end() || self.control().facts().pid.is_some();
+        if (ends_link || self.end_cause().is_some())
+            && let Ok(Ended { failure, cause }) = timeout(WHY_TIMEOUT * 4, self.ended()).await
+        {
+            return SendFailure { failure, cause, ..failed };
+        }
+        failed
     }
 
     /// Sends a frame as it is; dropping the future gives up what was not begun.
@@ -511,12 +527,17 @@ impl Wire {
             Frame::Unreadable(why) => {
                 self.0.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(epoch = %self.0.epoch, "skipped a frame: {why}");
-                return None;
+                return self.settle_broken(&text).and_then(|error| self.to_view(error, mailbox));
             }
         }
         if self.relayed(&frame) {
             return None;
         }
+        self.to_view(text, mailbox)
+    }
+
+    /// Gives the view a message, or gives it back when there is no room for it yet.
+    fn to_view(&self, text: Box<str>, mailbox: &Mailbox) -> Option<Box<str>> {
         let attached = self.0.attached.load(Ordering::Acquire);
         let text = mailbox.try_put(text).err()?;
         if attached {
@@ -553,7 +574,19 @@ impl Wire {
         if !call.uncounted {
             self.0.answered.store(true, Ordering::Release);
         }
-        drop(call.answer.send(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned)));
+        drop(call.answer.send(Ok(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned))));
+    }
+
+    /// Settles the request that a broken message answers. For one of the view that takes an error, which is returned.
+    fn settle_broken(&self, text: &str) -> Option<Box<str>> {
+        let id = frame::broken_answer(text)?;
+        let cause = format!("the answer cannot be read: {}", frame::excerpt(text).replace(char::is_control, " "));
+        if let Some(call) = self.0.open.close(id) {
+            drop(call.answer.send(Err(cause.into())));
+            return None;
+        }
+        let id = serde_json::value::to_raw_value(&id).ok().filter(|_| self.0.open.close_view(id))?;
+        Some(frame::error(&id, ErrorCode::INTERNAL_ERROR.0, &cause))
     }
 
     fn note(&self, method: &str, params: Option<&RawValue>) {

@@ -263,6 +263,10 @@ mod tests {
         for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOEXEC, Errno::NOTDIR, Errno::TOOBIG, Errno::PERM] {
             assert_eq!(class_of(errno), FailureClass::Permanent, "{errno:?}");
         }
+        // No child is one where nobody listens.
+        for errno in (1..=133).map(Errno::from_raw_os_error) {
+            assert!(matches!(class_of(errno), FailureClass::Transport | FailureClass::Permanent), "{errno:?}");
+        }
     }
 
     #[test]

@@ -99,6 +99,15 @@ impl Server {
     }
 }
 
+/// Which steps a close begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ladder {
+    /// The server may end by itself once its input has ended; then SIGTERM, then SIGKILL.
+    Polite,
+    /// SIGTERM at once, then SIGKILL: a server that has read nothing for long will not read the end of its input either.
+    Wedged,
+}
+
 /// The process group of a server: its end, by whatever way.
 ///
 /// Dropping it kills what is left of the group, whether a runtime is there or not, and has the leader reaped by a
@@ -172,10 +181,10 @@ impl ServerControl {
         self.group.signal(Signal::KILL);
     }
 
-    /// Ends the server politely and completely, within [`CloseGraces::total`].
+    /// Ends the server completely, within [`CloseGraces::total`].
     ///
-    /// Closes stdin, waits; sends SIGTERM to the group, waits; sends SIGKILL, waits until the kernel has cleared
-    /// everything away. The server may go on writing meanwhile: it is read and, on stdout, thrown away. When the server has
+    /// Closes stdin, waits if the ladder is polite; sends SIGTERM to the group, waits; sends SIGKILL, waits until the
+    /// kernel has cleared everything away. The server may go on writing meanwhile: it is read and, on stdout, thrown away. When the server has
     /// ended but others of its group live on, they get SIGTERM at once and SIGKILL after its grace. The kernel does not
     /// tell when a group is empty, so it is looked at up to eight times in either of these graces; a zombie that its init
     /// is slow to reap counts as a member.
@@ -184,11 +193,11 @@ impl ServerControl {
     /// [`FrameWriter::closed`] says so. Where that is not done, the server sees no end of input and gets SIGTERM.
     ///
     /// Cancel safe: another call starts the ladder anew.
-    pub async fn close(&self) -> Exit {
+    pub async fn close(&self, ladder: Ladder) -> Exit {
         self.close.send_replace(true);
         tokio::select! {
             biased;
-            () = self.end() => {}
+            () = self.end(ladder) => {}
             never = self.keep_reading() => match never {},
         }
         if self.exit.peek().is_some() {
@@ -198,10 +207,9 @@ impl ServerControl {
         self.exit().unwrap_or_else(|| Exit { status: None, stderr: self.stderr_tail() })
     }
 
-    /// The ladder.
-    async fn end(&self) {
+    async fn end(&self, ladder: Ladder) {
         let CloseGraces { eof, term, kill } = self.graces;
-        if self.ended_within(eof, 1).await {
+        if ladder == Ladder::Polite && self.ended_within(eof, 1).await {
             return;
         }
         self.group.signal(Signal::TERM);

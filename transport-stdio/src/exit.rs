@@ -2,6 +2,8 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use mcp_reconnect_core::FailureClass;
+
 /// How many of the last lines of stderr [`Exit`] shows as text.
 const SHOWN_LINES: usize = 5;
 /// How many of their last characters.
@@ -15,6 +17,18 @@ pub struct Exit {
     pub status: Option<ExitStatus>,
     /// The last lines that the process group wrote to stderr, oldest first.
     pub stderr: Vec<String>,
+}
+
+impl Exit {
+    /// [`Finished`](FailureClass::Finished) for status 0, else [`Transport`](FailureClass::Transport). Of a server that
+    /// was closed or killed it says nothing: it has not ended by itself.
+    pub fn class(&self) -> FailureClass {
+        if self.status.is_some_and(|status| status.success()) {
+            FailureClass::Finished
+        } else {
+            FailureClass::Transport
+        }
+    }
 }
 
 impl fmt::Display for Exit {
@@ -32,15 +46,17 @@ impl fmt::Display for Exit {
             },
             None => f.write_str("ended with an unknown status")?,
         }
-        let shown = self.stderr[self.stderr.len().saturating_sub(SHOWN_LINES)..].join(" | ");
-        if !shown.is_empty() {
-            f.write_str("; stderr: ")?;
-            match shown.char_indices().nth_back(SHOWN_CHARS - 1) {
-                None | Some((0, _)) => f.write_str(&shown)?,
-                Some((at, _)) => write!(f, "…{}", &shown[at..])?,
-            }
-        }
-        Ok(())
+        f.write_str(&last_words(&self.stderr))
+    }
+}
+
+/// The end of stderr as the end of a cause: `; stderr: …`, or nothing where there is none.
+pub fn last_words(stderr: &[String]) -> String {
+    let shown = stderr[stderr.len().saturating_sub(SHOWN_LINES)..].join(" | ");
+    match shown.char_indices().nth_back(SHOWN_CHARS - 1) {
+        _ if shown.is_empty() => shown,
+        None | Some((0, _)) => format!("; stderr: {shown}"),
+        Some((at, _)) => format!("; stderr: …{}", &shown[at..]),
     }
 }
 
@@ -75,11 +91,22 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
+    use mcp_reconnect_core::FailureClass;
+
     use super::Exit;
 
     fn exit(raw: Option<i32>, lines: usize) -> String {
         let stderr = (0..lines).map(|n| format!("line {n}")).collect();
         Exit { status: raw.map(ExitStatus::from_raw), stderr }.to_string()
+    }
+
+    #[test]
+    fn only_status_0_is_an_end_of_its_own_accord() {
+        let class = |raw: Option<i32>| Exit { status: raw.map(ExitStatus::from_raw), stderr: Vec::new() }.class();
+        assert_eq!(class(Some(0)), FailureClass::Finished);
+        for raw in [Some(1 << 8), Some(9), Some(15), None] {
+            assert_eq!(class(raw), FailureClass::Transport, "{raw:?}");
+        }
     }
 
     #[test]

@@ -4,19 +4,31 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 use std::str;
+use std::vec;
 
 use memchr::{memchr, memchr2};
+use serde_json::value::RawValue;
+
+use torn::Torn;
+
+mod torn;
 
 /// How many bytes there is room for at once, at least; also what an idle decoder keeps.
 pub(crate) const CHUNK: usize = 16 * 1024;
 
-/// Takes frames out of a stream of bytes, wherever the reads fall: lines that hold one JSON object each.
+/// Takes frames out of a stream of bytes, wherever the reads fall: lines that hold one JSON object each, or several in an
+/// array (the batches of the revision 2025-03-26).
 ///
-/// A line is a frame when it is UTF-8 and, without the white space around it, begins with `{` and ends with `}`: enough
-/// to tell protocol from banners and logs without parsing twice. Its parser must take what turns out not to be
-/// JSON-RPC for noise too. Every other line (blank, bad UTF-8, a bare number, string or array, batches included) is
-/// counted and left out.
+/// A line is a frame when, without the white space around it and a byte order mark before it, it begins with `{` and ends
+/// with `}`: enough to tell protocol from banners and logs without parsing twice. Its parser must take what turns
+/// out not to be JSON-RPC for noise too. Bad UTF-8 in a frame becomes U+FFFD.
+///
+/// A message that is cut off, or written over several lines, is no frame. But where it shows that it answers a request and
+/// names one, its beginning up to there is given like a frame, so that the request can be given up at once.
+///
+/// Every other line (blank, a bare number or string, an array without objects) is counted and left out.
 ///
 /// ```
 /// use mcp_reconnect_stdio::framing::Frames;
@@ -36,6 +48,9 @@ pub struct Frames {
     seen: usize,
     end: Option<End>,
     noise: u64,
+    /// The rest of the last array.
+    batch: vec::IntoIter<Box<str>>,
+    torn: Option<Torn>,
 }
 
 /// Why nothing more is taken.
@@ -47,8 +62,9 @@ enum End {
 
 impl Frames {
     /// Starts with an empty stream. A line may have `limit` bytes, its end not counted.
-    pub const fn new(limit: usize) -> Self {
-        Self { limit, buffer: Vec::new(), start: 0, seen: 0, end: None, noise: 0 }
+    pub fn new(limit: usize) -> Self {
+        let batch = Vec::new().into_iter();
+        Self { limit, buffer: Vec::new(), start: 0, seen: 0, end: None, noise: 0, batch, torn: None }
     }
 
     /// The next frame, without its line end; `None` when what came is used up, and after the [end](Self::end) for good.
@@ -59,6 +75,9 @@ impl Frames {
     #[expect(clippy::should_implement_trait, reason = "`None` is not the end, and it can fail")]
     pub fn next(&mut self) -> Result<Option<Box<str>>, Overflow> {
         while self.end != Some(End::Overflow) {
+            if let Some(frame) = self.batch.next() {
+                return Ok(Some(frame));
+            }
             let ended = memchr(b'\n', &self.buffer[self.seen..]).map(|at| self.seen + at);
             let (line, next) = match (ended, self.end) {
                 (Some(at), _) => (self.start..at, at + 1),
@@ -71,13 +90,12 @@ impl Frames {
                     (self.start..self.seen, self.seen)
                 }
             };
-            let line = without_return(&self.buffer[line]);
-            if line.len() > self.limit {
+            if without_return(&self.buffer[line.clone()]).len() > self.limit {
                 self.end = Some(End::Overflow);
-                (self.buffer, self.start, self.seen) = (Vec::new(), 0, 0);
+                (self.buffer, self.start, self.seen, self.torn) = (Vec::new(), 0, 0, None);
                 break;
             }
-            let frame = as_frame(line).map(Box::from);
+            let frame = self.take(line);
             (self.start, self.seen) = (next, next);
             if frame.is_some() {
                 return Ok(frame);
@@ -85,6 +103,32 @@ impl Frames {
             self.noise += 1;
         }
         Err(Overflow { limit: self.limit })
+    }
+
+    /// The first frame that a line gives.
+    fn take(&mut self, line: Range<usize>) -> Option<Box<str>> {
+        let line = &self.buffer[line];
+        let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+        let trimmed = line.trim_ascii();
+        match (trimmed.first()?, trimmed.last()?) {
+            (b'{', b'}') => {
+                self.torn = None;
+                Some(text(trimmed))
+            }
+            (b'[', b']') => {
+                self.batch = objects(&text(trimmed));
+                self.batch.next()
+            }
+            (first, _) => {
+                // Within a message over several lines, only its first is not indented.
+                self.torn = match self.torn.take() {
+                    Some(torn) if line[0] != b'{' => torn.go_on(line.trim_ascii_end(), self.limit.min(CHUNK)),
+                    _ if *first == b'{' => Torn::begin(trimmed),
+                    _ => None,
+                };
+                self.torn.take_if(|torn| torn.is_answer()).map(|torn| text(torn.as_bytes()))
+            }
+        }
     }
 
     /// Where to append what is read; drops what is done with. There is room to spare, but never for much more than a
@@ -148,10 +192,19 @@ fn without_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// The line as a frame, if it looks like one.
-fn as_frame(line: &[u8]) -> Option<&str> {
-    let line = line.trim_ascii();
-    if line.starts_with(b"{") && line.ends_with(b"}") { str::from_utf8(line).ok() } else { None }
+/// Some programs put one before everything they write.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+fn text(bytes: &[u8]) -> Box<str> {
+    // Faster than the other, which is for the rare line.
+    str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes).into(), Box::from)
+}
+
+/// The objects of an array; none where it cannot be read.
+fn objects(array: &str) -> vec::IntoIter<Box<str>> {
+    let elements: Vec<&RawValue> = serde_json::from_str(array).unwrap_or_default();
+    let objects = elements.into_iter().map(RawValue::get).filter(|element| element.starts_with('{')).map(Box::from);
+    objects.collect::<Vec<_>>().into_iter()
 }
 
 /// A frame as one line, without its line end: raw line ends in it are written as spaces. JSON strings hold none, so they

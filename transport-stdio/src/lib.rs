@@ -10,19 +10,19 @@
 //!                                            └──────── ServerControl ◀───────┘
 //! ```
 //!
-//! They are plain async parts: this crate spawns no task, the caller decides where they are driven. It knows frames (one
-//! JSON object per line), not what is in them.
+//! They are plain async parts: this crate spawns no task, the caller decides where they are driven. It knows frames (lines
+//! of one JSON object each, or of an array of them), not what is in them.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! use mcp_reconnect_stdio::{Server, ServerCommand};
+//! use mcp_reconnect_stdio::{Ladder, Server, ServerCommand};
 //!
 //! let Server { mut stdout, mut stdin, control } = ServerCommand::new("my-mcp-server").spawn()?;
 //! let talk = async {
 //!     stdin.write(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await?;
 //!     let answer = stdout.next().await?;
 //!     drop(stdin); // so that the server sees the end of its input
-//!     println!("{answer:?}; {}", control.close().await);
+//!     println!("{answer:?}; {}", control.close(Ladder::Polite).await);
 //!     Ok::<_, Box<dyn std::error::Error>>(())
 //! };
 //! // stderr has to be drained all the time, or the server freezes when the pipe is full.
@@ -62,9 +62,9 @@ mod write;
 #[cfg(feature = "process")]
 pub use command::{CLEAN_ENV, CloseGraces, DEFAULT_FRAME_LIMIT, ServerCommand, SpawnError};
 #[cfg(feature = "process")]
-pub use control::{Server, ServerControl, ServerStdout};
+pub use control::{Ladder, Server, ServerControl, ServerStdout};
 #[cfg(feature = "process")]
-pub use exit::Exit;
+pub use exit::{Exit, last_words};
 #[cfg(feature = "process")]
 pub use read::{FrameReader, LEFTOVER_LIMIT, ReadError, Traffic};
 #[cfg(feature = "process")]

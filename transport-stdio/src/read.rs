@@ -228,13 +228,90 @@ mod tests {
 
     #[tokio::test]
     async fn k22_noise_is_counted_and_frames_found_however_reads_fall() {
-        let input = b"Server listening\n\n\r\n42\n\"x\"\n[]\n[{\"id\":1}]\n{not json}\n\
-            {\"id\":\"\xff\"}\n{\"id\":1}\r\n  {\"id\":2} \t\n{\"id\":\n\x00\n{\"id\":3}\n";
+        let input = b"Server listening\n\n\r\n42\n\"x\"\n[]\n[2, \"x\"]\n[INFO] [x]\n{not json}\n\
+            \xff\n{\"id\":1}\r\n  {\"id\":2} \t\n{\"id\":\n\x00\n{\"id\":3}\n";
         for piece in [1, 2, 3, 7, 64, 4096] {
             let (frames, noise, error) = read(input, piece).await;
             assert_eq!(frames, ["{not json}", "{\"id\":1}", "{\"id\":2}", "{\"id\":3}"], "in pieces of {piece}");
-            assert_eq!(noise, 10, "in pieces of {piece}");
+            assert_eq!(noise, 11, "in pieces of {piece}");
             assert!(error.is_none());
+        }
+    }
+
+    /// Reads all of it, in pieces of every size.
+    async fn found(input: &[u8]) -> (Vec<String>, u64) {
+        let mut all = Vec::new();
+        for piece in 1..=input.len() {
+            let (frames, noise, error) = read(input, piece).await;
+            assert!(error.is_none(), "{error:?}");
+            all.push((frames, noise));
+        }
+        all.dedup();
+        assert_eq!(all.len(), 1, "however the reads fall");
+        all.swap_remove(0)
+    }
+
+    #[tokio::test]
+    async fn k22_a_byte_order_mark_is_no_part_of_a_line() {
+        assert_eq!(found(b"\xef\xbb\xbf{\"id\":1}\n{\"id\":2}\n").await.0, ["{\"id\":1}", "{\"id\":2}"]);
+        assert_eq!(found(b"\xef\xbb\xbf\n{\"id\":2}\n").await, (vec!["{\"id\":2}".to_owned()], 1));
+    }
+
+    #[tokio::test]
+    async fn k22_a_batch_is_its_messages() {
+        let input = b"[{\"id\":1},{\"id\":2}]\n [ 7, {\"id\":\t[{}]} ] \r\n{\"id\":4}\n[{\"id\":5}";
+        assert_eq!(
+            found(input).await,
+            (["{\"id\":1}", "{\"id\":2}", "{\"id\":\t[{}]}", "{\"id\":4}"].map(Into::into).into(), 1)
+        );
+    }
+
+    #[tokio::test]
+    async fn k22_bad_utf8_in_a_message_becomes_the_replacement_character() {
+        let (frames, noise) = found(b"{\"a\":\"caf\xe9\"}\n[{\"a\":\"\xff\"}]\n").await;
+        assert_eq!(frames, ["{\"a\":\"caf\u{fffd}\"}", "{\"a\":\"\u{fffd}\"}"]);
+        assert_eq!(noise, 0);
+    }
+
+    #[tokio::test]
+    async fn k22_the_beginning_of_a_message_that_names_an_answer_is_given_as_it_is() {
+        // Cut off, or broken by a line end in a string.
+        let (frames, noise) = found(b"{\"id\":12,\"result\":{\"te\nxt\":\"a\"}}\n{\"x\":1}\n").await;
+        assert_eq!(frames, ["{\"id\":12,\"result\":{\"te", "{\"x\":1}"]);
+        assert_eq!(noise, 1);
+        let cut = b"{\"jsonrpc\":\"2.0\",\"id\":12,\"resu\n{\"x\":1}\n";
+        assert_eq!(found(cut).await.0, ["{\"jsonrpc\":\"2.0\",\"id\":12,\"resu", "{\"x\":1}"]);
+    }
+
+    #[tokio::test]
+    async fn k22_an_answer_over_several_lines_is_given_once_it_says_whose_it_is() {
+        let (first, _) = found(b"{\n  \"id\": 12,\n  \"result\": {\n    \"id\": 1\n  }\n}\n").await;
+        assert_eq!(first, ["{\n  \"id\": 12,\n  \"result\": {"]);
+        // Members of what it holds are not its own.
+        let input = b"{\n  \"error\": {\n    \"id\": 1\n  },\n  \"id\": 12\n}\n";
+        assert_eq!(found(input).await, (vec![String::from_utf8_lossy(&input[..input.len() - 3]).into_owned()], 5));
+    }
+
+    #[tokio::test]
+    async fn k22_a_request_over_several_lines_is_noise() {
+        // What a server prints of what it was asked.
+        let input =
+            b"{\n \"id\": 12,\n \"method\": \"x\",\n \"result\": 1\n}\n{\"id\":12,\"method\":\"x\",\n\"result\"\n";
+        assert_eq!(found(input).await, (vec![], 7));
+    }
+
+    #[tokio::test]
+    async fn k22_a_message_over_several_lines_ends_where_another_begins() {
+        let (frames, _) = found(b"{\n  \"id\": 12,\n{\"x\":1}\n  \"result\": 1\n").await;
+        assert_eq!(frames, ["{\"x\":1}"]);
+        assert_eq!(found(b"{\n  \"id\": 12,\n{\n  \"result\": 1\n").await, (vec![], 4));
+    }
+
+    #[tokio::test]
+    async fn k22_a_message_over_several_lines_is_kept_up_to_the_limit() {
+        for (digits, kept) in [(32, 1), (33, 0)] {
+            let input = format!("{{\n \"result\": 1,\n \"a\": {},\n \"id\": 1\n", "1".repeat(digits));
+            assert_eq!(found(input.as_bytes()).await.0.len(), kept);
         }
     }
 

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_stdio::{
-    CloseGraces, LEFTOVER_LIMIT, ReadError, STDERR_LINES, Server, ServerCommand, ServerControl, SpawnError,
+    CloseGraces, LEFTOVER_LIMIT, Ladder, ReadError, STDERR_LINES, Server, ServerCommand, ServerControl, SpawnError,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, getpid, set_child_subreaper, test_kill_process_group, waitid};
-use support::{Hold, LONG, SHORT, close, gone, in_time, script, shell};
+use support::{HOUR, Hold, LONG, SHORT, close, close_by, gone, in_time, script, shell};
 use tokio::runtime::Runtime;
 
 /// Holds `$HOLD`, says so, and lives on through EOF, by a child that is in no hurry.
@@ -128,6 +128,29 @@ async fn k16_a_stubborn_server_is_killed_with_all_its_children() {
 }
 
 #[tokio::test]
+async fn k16_a_wedged_server_is_terminated_at_once_and_killed_after_its_grace() {
+    let hold = Hold::new();
+    for (text, term, end) in
+        [(DEAF, LONG, "killed by signal 15 (SIGTERM)"), (STUBBORN, SHORT, "killed by signal 9 (SIGKILL)")]
+    {
+        let held = hold.open();
+        // The grace for the end of its input would outlast the test.
+        let server = start(&script(text, &hold, [HOUR, term, LONG])).await;
+        assert_eq!(close_by(Ladder::Wedged, &server.control, server.stdin).await.to_string(), end);
+        assert!(group_is_empty(&server.control));
+        gone(held).await;
+    }
+}
+
+#[tokio::test]
+async fn k16_a_wedged_server_sees_the_end_of_its_input_too() {
+    let hold = Hold::new();
+    let text = "trap '' TERM; echo '{\"ready\":1}'; cat >/dev/null; exit 4";
+    let server = start(&script(text, &hold, [HOUR, LONG, LONG])).await;
+    assert_eq!(close_by(Ladder::Wedged, &server.control, server.stdin).await.to_string(), "exited with status 4");
+}
+
+#[tokio::test]
 async fn k14_a_grandchild_does_not_outlive_its_wrapper() {
     let hold = Hold::new();
     let held = hold.open();
@@ -165,7 +188,7 @@ async fn a_stuck_write_holds_up_neither_kill_nor_close() {
     let Server { mut stdin, control, stdout } = start(&script(text, &hold, [LONG; 3])).await;
     let mut write = pin!(stdin.write(&frame));
     assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "stuck");
-    let (exit, written) = in_time(async { tokio::join!(control.close(), write) }).await;
+    let (exit, written) = in_time(async { tokio::join!(control.close(Ladder::Polite), write) }).await;
     assert_eq!(written.expect_err("given up").sent, Sent::Maybe);
     assert_eq!(exit.to_string(), "exited with status 5");
     drop(stdout);
@@ -242,12 +265,13 @@ async fn k22_a_flood_on_stderr_freezes_nothing_and_stays_bounded() {
 
 #[tokio::test]
 async fn k22_noise_is_counted_and_a_line_over_the_limit_is_an_end() {
-    let text = r#"printf 'hello\r\n\n{"id":"\377"}\n42\n{"id":1}\r\n'; head -c 100000 /dev/zero; cat >/dev/null"#;
+    let text = r#"printf '\357\273\277{"id":"\377"}\nhello\r\n\n42\n[{"id":1}]\r\n'; head -c 100000 /dev/zero; cat >/dev/null"#;
     let mut command = script(text, &Hold::new(), [LONG; 3]);
     command.frame_limit = 1000;
     let mut server = spawn(&command);
+    assert_eq!(next(&mut server).await.as_deref(), Some("{\"id\":\"\u{fffd}\"}"));
     assert_eq!(next(&mut server).await.as_deref(), Some(r#"{"id":1}"#));
-    assert_eq!(server.control.noise(), 4);
+    assert_eq!(server.control.noise(), 3);
     assert!(server.control.last_byte().is_some());
     for _ in 0..2 {
         let error = in_time(server.stdout.next()).await.expect_err("too long");

@@ -219,7 +219,10 @@ impl EpochTask {
     async fn close(&self, ended: Ended) -> Ended {
         if let Some(wire) = self.current_link() {
             wire.end(ended.clone());
-            wire.control().close().await;
+            let wedged = matches!(ended.failure.class, FailureClass::Unresponsive | FailureClass::StartTimeout);
+            let control = wire.control();
+            let close = if wedged { control.close_wedged() } else { control.close() };
+            close.await;
             self.set_link(None);
         }
         lock(&self.controls.link).cancel();

@@ -66,6 +66,11 @@ impl End {
         self.token.cancel();
     }
 
+    /// Whether it has come.
+    pub(crate) fn has_come(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
     /// Why, if it has come.
     pub(crate) fn cause(&self) -> Option<&Cause> {
         self.cause.get()
@@ -136,9 +141,9 @@ pub(crate) async fn write<W: AsyncWrite + Unpin>(
                 Err(error) => {
                     let cause: Arc<str> = error.to_string().into();
                     let failure = FailureClass::Transport.into();
-                    frame.finish(Err(SendFailure { failure, sent: error.sent, cause: Arc::clone(&cause) }));
                     // A server that may still talk but hears nothing is of no use.
-                    return end.because(Cause::Deaf(cause));
+                    end.because(Cause::Deaf(Arc::clone(&cause)));
+                    return frame.finish(Err(SendFailure { failure, sent: error.sent, cause }));
                 }
             }
         }
@@ -180,6 +185,10 @@ impl LinkControl for StreamControl {
 
     fn first_byte(&self) -> BoxFuture<'_, ()> {
         self.traffic.first_byte().boxed()
+    }
+
+    fn survives(&self) -> bool {
+        !self.stop.is_cancelled() && !self.end.has_come()
     }
 
     fn why(&self) -> BoxFuture<'_, Ended> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::FailureClass;
-use mcp_reconnect_stdio::{FrameReader, Server, ServerCommand, ServerControl};
+use mcp_reconnect_stdio::{FrameReader, Ladder, Server, ServerCommand, ServerControl, last_words};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -81,19 +81,26 @@ struct StdioControl {
     stop: CancellationToken,
 }
 
+impl StdioControl {
+    async fn close_by(&self, ladder: Ladder) -> Ended {
+        // Nobody is interested in frames any more, and a reader that waits for somebody to take one would keep the server
+        // from ending. The close reads what comes.
+        self.stop.cancel();
+        ended(self.server.close(ladder).await.to_string())
+    }
+}
+
 impl LinkControl for StdioControl {
     fn kill(&self) {
         self.server.kill();
     }
 
     fn close(&self) -> BoxFuture<'_, Ended> {
-        async {
-            // Nobody is interested in frames any more, and a reader that waits for somebody to take one would keep the
-            // server from ending. The close reads what comes.
-            self.stop.cancel();
-            ended(self.server.close().await.to_string())
-        }
-        .boxed()
+        self.close_by(Ladder::Polite).boxed()
+    }
+
+    fn close_wedged(&self) -> BoxFuture<'_, Ended> {
+        self.close_by(Ladder::Wedged).boxed()
     }
 
     fn facts(&self) -> LinkFacts {
@@ -110,24 +117,33 @@ impl LinkControl for StdioControl {
         self.server.first_byte().boxed()
     }
 
+    fn survives(&self) -> bool {
+        !self.stop.is_cancelled() && !self.end.has_come()
+    }
+
     fn why(&self) -> BoxFuture<'_, Ended> {
         async {
             if let Some(Cause::Fault(fault)) = self.end.cause() {
                 return ended(Arc::clone(fault));
             }
-            let last_words = async {
+            let end = async {
                 self.server.exited().await;
                 self.server.drain_stderr().await;
             };
             // Late is no error: what is known by then is told.
-            drop(timeout(WHY_TIMEOUT, last_words).await);
-            let cause = match (self.server.exit(), self.end.cause()) {
-                (Some(exit), _) => return ended(exit.to_string()),
-                (None, Some(Cause::Deaf(cause) | Cause::Fault(cause))) => cause,
-                (None, Some(Cause::Eof)) => "stdout was closed",
-                (None, None) => return ended("the process runs"),
+            drop(timeout(WHY_TIMEOUT, end).await);
+            if let Some(exit) = self.server.exit() {
+                // What was closed from here has not ended by itself.
+                let class = if self.stop.is_cancelled() { FailureClass::Transport } else { exit.class() };
+                return Ended { failure: class.into(), cause: exit.to_string().into() };
+            }
+            let cause = match self.end.cause() {
+                Some(Cause::Deaf(cause) | Cause::Fault(cause)) => cause,
+                Some(Cause::Eof) => "stdout was closed",
+                None => return ended("the process runs"),
             };
-            ended(format!("{cause}, though the process runs on"))
+            let last_words = last_words(&self.server.stderr_tail());
+            ended(format!("{cause}, though the process runs on{last_words}"))
         }
         .boxed()
     }

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// One inbound message, by what it is. Members that JSON-RPC does not name are tolerated.
@@ -94,6 +94,43 @@ pub(crate) fn id_number(id: &RawValue) -> Option<u64> {
         // Exact only below 2^53.
         (number.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&number)).then_some(number as u64)
     })
+}
+
+/// The id of the request that a broken message answers, as far as its own members can be told: it is no JSON, or only the
+/// beginning of some.
+pub(crate) fn broken_answer(text: &str) -> Option<u64> {
+    if !text.starts_with('{') || serde_json::from_str::<IgnoredAny>(text).is_ok() {
+        return None;
+    }
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    let (mut string, mut name, mut value) = (0..0, "", 0);
+    let (mut id, mut answers) = (None, false);
+    // The line that ends a text of several ends its last value, which may be cut off in any other.
+    let end = text.contains('\n').then_some((text.len(), b','));
+    for (at, byte) in text.bytes().enumerate().chain(end) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => {
+                quoted = !quoted;
+                string = if quoted { at..at } else { string.start..at + 1 };
+            }
+            _ if quoted => {}
+            b':' if depth == 1 => {
+                (name, value) = (&text[string.clone()], at + 1);
+                match name {
+                    "\"method\"" => return None,
+                    "\"jsonrpc\"" | "\"result\"" | "\"error\"" => answers = true,
+                    _ => {}
+                }
+            }
+            b',' | b'}' if depth == 1 && name == "\"id\"" && id.is_none() => id = Some(&text[value..at]),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    id.filter(|_| answers).and_then(|id| id_number(serde_json::from_str(id).ok()?))
 }
 
 fn is_id(id: &RawValue) -> bool {

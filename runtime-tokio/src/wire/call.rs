@@ -3,16 +3,15 @@
 use std::future::pending;
 use std::sync::Arc;
 
-use mcp_reconnect_core::Failure;
 use mcp_reconnect_core::replay::Sent;
+use mcp_reconnect_core::{Failure, FailureClass};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
 
-use crate::link::{Ended, Fate, Outbound, SendFailure, WHY_TIMEOUT};
+use crate::link::{Ended, Fate, Outbound, SendFailure};
 use crate::protocol::frame::RpcError;
 use crate::wire::Wire;
-use crate::wire::open::RawAnswer;
+use crate::wire::open::{RawAnswer, Settled};
 use crate::wire::relay::TakenBack;
 
 /// The server's answer: a result, or an error.
@@ -26,7 +25,7 @@ pub(crate) struct Call {
     frame: Option<Outbound>,
     fate: Fate,
     written: bool,
-    answer: oneshot::Receiver<RawAnswer>,
+    answer: oneshot::Receiver<Settled>,
     state: State,
     progress: Option<Arc<Notify>>,
     /// The reason that the server is given when the call is dropped; `None` where it must not be told.
@@ -39,6 +38,8 @@ enum State {
     Open,
     /// The frame did not make it.
     Failed(SendFailure),
+    /// Its answer cannot be read, in words.
+    Broken(Arc<str>),
     /// The wire has ended.
     Lost,
     /// The outcome was handed out.
@@ -81,7 +82,7 @@ impl Call {
         wire: Wire,
         id: u64,
         (outbound, fate): (Outbound, Fate),
-        answer: oneshot::Receiver<RawAnswer>,
+        answer: oneshot::Receiver<Settled>,
         progress: Option<Arc<Notify>>,
         uncancelled: bool,
     ) -> Self {
@@ -130,7 +131,11 @@ impl Call {
                     Some(answer) => Ok(answer.map_err(|error| RpcError::parse(&error))),
                     None => continue,
                 },
-                State::Failed(failure) => Err(self.explain(failure.clone()).await),
+                State::Failed(failure) => Err(self.wire.explain(failure.clone()).await.into()),
+                State::Broken(cause) => {
+                    let (failure, cause) = (FailureClass::Transport.into(), cause.clone());
+                    Err(CallFailure { sent: Sent::Maybe, failure, cause })
+                }
                 // How far did the frame get?
                 State::Lost if self.frame.is_none() && !self.written => {
                     match (&mut self.fate).await {
@@ -183,26 +188,14 @@ impl Call {
                 }
             }
         };
-        answer.map_err(|_| self.state = State::Lost).ok()
+        let settled = answer.map_err(|_| self.state = State::Lost).ok()?;
+        settled.map_err(|cause| self.state = State::Broken(cause)).ok()
     }
 
     /// Gives the request up and says how far it got; the server is told `reason`, if it may have seen the request.
     pub(crate) fn abandon(mut self, reason: &'static str) -> Sent {
         self.reason = self.reason.and(Some(reason));
         self.give_up()
-    }
-
-    /// A frame that was lost with its link is explained by the link's end, which is about to be known. A pipe that fails
-    /// is such an end: what the process died of says more.
-    async fn explain(&self, failure: SendFailure) -> CallFailure {
-        let sent = failure.sent;
-        let ends_link = failure.is_link_end() || self.wire.control().facts().pid.is_some();
-        if (ends_link || self.wire.end_cause().is_some())
-            && let Ok(ended) = timeout(WHY_TIMEOUT * 4, self.wire.ended()).await
-        {
-            return CallFailure { sent, failure: ended.failure, cause: ended.cause };
-        }
-        failure.into()
     }
 
     fn give_up(&mut self) -> Sent {

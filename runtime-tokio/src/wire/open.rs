@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// The server's answer as it came: a result, or an error.
 pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
+/// The answer, or why the one that came cannot be read.
+pub(crate) type Settled = Result<RawAnswer, Arc<str>>;
+
 /// The open requests of a wire: our own, and the view's. Locked for moments only.
 #[derive(Default)]
 pub(crate) struct OpenRequests {
@@ -46,7 +49,7 @@ pub(crate) struct OpenCall {
     pub(crate) counts_until: Option<Instant>,
     /// The caller's own progress token, as it was sent.
     pub(crate) token: Option<Box<str>>,
-    pub(crate) answer: oneshot::Sender<RawAnswer>,
+    pub(crate) answer: oneshot::Sender<Settled>,
     pub(crate) progress: Option<Arc<Notify>>,
 }
 

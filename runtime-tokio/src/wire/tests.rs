@@ -111,6 +111,70 @@ async fn an_error_that_names_no_request_settles_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_broken_answer_settles_its_call_at_once() {
+    let (wire, mut far) = wire();
+    for answer in [
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"x":NaN}}"#,
+        "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"text\":\"a\u{1}\"}}",
+        r#"{"error":{"code":NaN,"id":3,"method":"x"},"id" : ID ,"jsonrpc":"2.0"}"#,
+        r#"{"result":{"text":"a quote \" and a brace {","x":NaN},"id":ID}"#,
+        r#"{"jsonrpc":"2.0","id":"ID","resu"#,
+        "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": ID,\n  \"result\": {",
+        "{\n  \"result\": {\n    \"id\": 1\n  },\n  \"id\": ID",
+    ] {
+        let (mut call, request) = written(&wire, &mut far).await;
+        let answer = answer.replace("ID", &request["id"].to_string());
+        far.say_text(&answer).await;
+        let cause = format!("the answer cannot be read: {}", answer.replace(['\n', '\u{1}'], " ")).into();
+        let failure = FailureClass::Transport.into();
+        let settled = timeout(WHY_TIMEOUT, call.answer()).await.expect("settled at once");
+        assert_eq!(settled.unwrap_err(), CallFailure { sent: Sent::Maybe, failure, cause });
+        drop(call);
+        assert!(far.is_quiet().await, "there is nothing to cancel");
+    }
+    let (mut call, request) = written(&wire, &mut far).await;
+    far.say_text(&format!(r#"{{"id":{},"result":["{}",NaN]}}"#, request["id"], "x".repeat(1000))).await;
+    assert!(call.answer().await.unwrap_err().cause.ends_with("xxx"), "only its beginning is told");
+    assert_eq!((wire.open_count(), wire.stats().unreadable, wire.take_answered()), (0, 8, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_no_answer_settles_no_call() {
+    let (wire, mut far) = wire();
+    let (mut call, request) = written(&wire, &mut far).await;
+    for text in [
+        r#"{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"result":NaN}}"#,
+        r#"{"jsonrpc":"2.0","result":{"id":ID,"x":NaN}}"#,
+        r#"{"level":NaN,"id":ID,"msg":"called"}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"msg":"called"}"#,
+        r#"{"result":NaN,"id":ID"#,
+        r#"called: {"id":ID,"result":NaN}"#,
+    ] {
+        far.say_text(&text.replace("ID", &request["id"].to_string())).await;
+    }
+    settled(&mut call).await;
+    assert_eq!(wire.stats().unreadable, 6);
+    far.answer(&request, json!(1)).await;
+    assert_eq!(result(call.answer().await), json!(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_answer_to_the_view_is_an_error() {
+    let (wire, far) = wire();
+    let mut view = wire.attach().unwrap();
+    wire.view_asked(3);
+    for _ in 0..2 {
+        far.say_text(r#"{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}"#).await;
+    }
+    let answer: Value = serde_json::from_str(&timeout(WHY_TIMEOUT, view.next()).await.unwrap().unwrap()).unwrap();
+    let message = r#"the answer cannot be read: {"jsonrpc":"2.0","id":3,"result":{"x":NaN}}"#;
+    assert_eq!((&answer["id"], &answer["error"]["message"]), (&json!(3), &json!(message)));
+    settle().await;
+    assert_eq!((wire.open_count(), wire.stats().unreadable), (0, 2));
+    assert!(view.try_next().is_none(), "one answer is enough");
+}
+
+#[tokio::test(start_paused = true)]
 async fn k24_a_dropped_call_is_cancelled_once_if_it_may_have_arrived() {
     let (wire, mut far) = wire();
     // Never awaited.
@@ -227,6 +291,29 @@ async fn a_frame_that_failed_by_itself_fails_its_call_only() {
     far.answer(&other_request, json!(1)).await;
     assert_eq!(result(other.answer().await), json!(1));
     assert_eq!(wire.open_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_failed_is_explained_by_what_the_process_died_of() {
+    let failure =
+        |cause: &str| SendFailure { failure: FailureClass::Transport.into(), sent: Sent::No, cause: cause.into() };
+    let (wire, mut far) = wire();
+    far.control.process.store(true, Ordering::Relaxed);
+    let notify = wire.notify("notifications/initialized", None);
+    let broken = async {
+        far.frames.recv().await.unwrap().finish(Err(failure("Broken pipe")));
+        tokio::time::sleep(WHY_TIMEOUT).await;
+        far.hang_up();
+    };
+    let (notified, ()) = tokio::join!(notify, broken);
+    assert_eq!(notified.unwrap_err(), failure(EXIT));
+
+    // The end of one that does not come is not waited for.
+    let (wire, mut far) = self::wire();
+    far.control.process.store(true, Ordering::Relaxed);
+    let broken = async { far.frames.recv().await.unwrap().finish(Err(failure("Broken pipe"))) };
+    let (notified, ()) = tokio::join!(wire.notify("notifications/initialized", None), broken);
+    assert_eq!(notified.unwrap_err(), failure("Broken pipe"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -103,22 +103,43 @@ async fn k01_the_exit_ends_the_link_though_a_grandchild_has_its_pipes() {
 
 #[tokio::test]
 async fn k05_a_link_that_can_only_speak_one_way_is_an_ended_one() {
-    let (mut link, attempt) = connect(script("exec <&-; echo '{\"ready\":1}'; exec sleep 1000")).await;
+    let (mut link, attempt) = connect(script("echo oops >&2; exec <&-; echo '{\"ready\":1}'; exec sleep 1000")).await;
     ready(&mut link).await;
+    assert!(link.control.survives());
     // A child that another test starts just now may hold the other end for a moment, until it executes its program.
     let refused = loop {
         if let Err(refused) = in_time(queue(&link, "{}").await).await {
             break refused;
         }
     };
+    assert!(!link.control.survives(), "known as soon as the failure is");
     assert_eq!(refused.sent, Sent::No);
     assert!(refused.cause.starts_with("writing to stdin failed: Broken pipe"), "{refused:?}");
     assert_eq!(next(&mut link).await, None);
     let why = in_time(link.control.why()).await.cause;
-    assert_eq!(*why, format!("{}, though the process runs on", refused.cause));
+    assert_eq!(*why, format!("{}, though the process runs on; stderr: oops", refused.cause));
     link.control.kill();
-    assert_eq!(&*in_time(link.control.close()).await.cause, "killed by signal 9 (SIGKILL)");
+    assert_eq!(&*in_time(link.control.close()).await.cause, "killed by signal 9 (SIGKILL); stderr: oops");
     in_time(attempt.tasks.wait()).await;
+}
+
+#[tokio::test]
+async fn an_end_by_itself_with_status_0_has_a_class_of_its_own() {
+    for (text, class, cause) in [
+        ("echo bye >&2; exit 0", FailureClass::Finished, "exited with status 0; stderr: bye"),
+        ("exit 1", FailureClass::Transport, "exited with status 1"),
+        ("kill -TERM $$", FailureClass::Transport, "killed by signal 15 (SIGTERM)"),
+    ] {
+        let (mut link, _attempt) = connect(script(text)).await;
+        assert_eq!(next(&mut link).await, None);
+        let why = in_time(link.control.why()).await;
+        assert_eq!((why.failure.class, &*why.cause), (class, cause));
+    }
+    // What was closed from here has not ended by itself.
+    let (link, _attempt) = connect(script("cat >/dev/null")).await;
+    for ended in [in_time(link.control.close()).await, in_time(link.control.why()).await] {
+        assert_eq!((ended.failure.class, &*ended.cause), (FailureClass::Transport, "exited with status 0"));
+    }
 }
 
 #[tokio::test]
@@ -163,11 +184,22 @@ async fn an_unheard_reader_does_not_keep_the_server_from_ending() {
 }
 
 #[tokio::test]
+async fn a_wedged_server_does_not_get_the_grace_for_the_end_of_its_input() {
+    let mut command = script("echo '{\"ready\":1}'; exec sleep 1000");
+    command.graces.eof = Duration::from_secs(3600);
+    let (mut link, attempt) = connect(command).await;
+    ready(&mut link).await;
+    assert_eq!(&*in_time(link.control.close_wedged()).await.cause, "killed by signal 15 (SIGTERM)");
+    in_time(attempt.tasks.wait()).await;
+}
+
+#[tokio::test]
 async fn a_cancelled_attempt_has_no_tasks_whatever_they_were_stuck_in() {
     let (mut link, attempt) = connect(script("head -c 1 >/dev/null; echo '{\"ready\":1}'; exec sleep 1000")).await;
     let (stuck, waiting) = (queue(&link, huge()).await, queue(&link, "{}").await);
     ready(&mut link).await;
     attempt.cancel.cancel();
+    assert!(!link.control.survives());
     in_time(attempt.tasks.wait()).await;
     assert_eq!(failure(stuck).await.sent, Sent::Maybe);
     assert_eq!(failure(waiting).await.sent, Sent::No);

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use mcp_reconnect_stdio::{CloseGraces, Exit, FrameWriter, ServerCommand, ServerControl};
+use mcp_reconnect_stdio::{CloseGraces, Exit, FrameWriter, Ladder, ServerCommand, ServerControl};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{self, Receiver};
 use tokio::process::ChildStdin;
@@ -18,6 +18,9 @@ use tokio::time::timeout;
 pub(crate) const SHORT: Duration = Duration::from_millis(20);
 /// A grace that nothing uses up on a working machine, however slow.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// A grace that outlasts every test.
+#[allow(dead_code, reason = "not every test binary closes a wedged server")]
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// When a test is given up.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
@@ -36,12 +39,17 @@ pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Closes as an owner of a writer does.
-pub(crate) async fn close(control: &ServerControl, mut stdin: FrameWriter<ChildStdin>) -> Exit {
+pub(crate) async fn close(control: &ServerControl, stdin: FrameWriter<ChildStdin>) -> Exit {
+    close_by(Ladder::Polite, control, stdin).await
+}
+
+/// Closes by this ladder as an owner of a writer does.
+pub(crate) async fn close_by(ladder: Ladder, control: &ServerControl, mut stdin: FrameWriter<ChildStdin>) -> Exit {
     let drop_stdin = async {
         stdin.closed().await;
         drop(stdin);
     };
-    in_time(async { tokio::join!(control.close(), drop_stdin).0 }).await
+    in_time(async { tokio::join!(control.close(ladder), drop_stdin).0 }).await
 }
 
 /// A pipe that a process tree holds open (`exec 3<>"$HOLD"`): its end tells that the whole tree is gone.
