@@ -46,6 +46,14 @@ pub enum FailureClass {
     /// Pings stayed unanswered: the machine's verdict. Or they failed, at a server that serves everything else: the
     /// verdict of a link that can tell.
     Unresponsive,
+    /// Nobody listens: the connection was refused at every address before a byte left. As
+    /// [`Transport`](Self::Transport), but for the pace.
+    Refused,
+    /// A 401 that nobody can renew: no hook, or fixed headers. As [`Transport`](Self::Transport), but the park that it
+    /// leads to is a permanent one, which probes.
+    Unauthorized,
+    /// A child ended by itself with status 0.
+    Finished,
 }
 
 impl FailureClass {
@@ -59,6 +67,9 @@ impl FailureClass {
             Self::Permanent => "permanent",
             Self::StartTimeout => "start_timeout",
             Self::Unresponsive => "unresponsive",
+            Self::Refused => "refused",
+            Self::Unauthorized => "unauthorized",
+            Self::Finished => "finished",
         }
     }
 }

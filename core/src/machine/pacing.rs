@@ -45,7 +45,10 @@ impl ConnectionMachine {
             | FailureClass::SessionGone
             | FailureClass::RateLimited
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => {
+            | FailureClass::Unresponsive
+            | FailureClass::Refused
+            | FailureClass::Unauthorized
+            | FailureClass::Finished => {
                 (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false)
             }
         };

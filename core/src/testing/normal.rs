@@ -141,7 +141,10 @@ impl<'a> View<'a> {
             | FailureClass::NeedsAuth
             | FailureClass::Permanent
             | FailureClass::StartTimeout
-            | FailureClass::Unresponsive => FailureClass::Transport,
+            | FailureClass::Unresponsive
+            | FailureClass::Refused
+            | FailureClass::Unauthorized
+            | FailureClass::Finished => FailureClass::Transport,
         }
     }
 
