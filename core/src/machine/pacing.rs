@@ -48,9 +48,7 @@ impl ConnectionMachine {
             | FailureClass::Unresponsive
             | FailureClass::Refused
             | FailureClass::Unauthorized
-            | FailureClass::Finished => {
-                (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false)
-            }
+            | FailureClass::Finished => (if was_ready { ParkReason::Flapping } else { ParkReason::Exhausted }, false),
         };
         if let Purpose::Wake(_) = self.purpose {
             self.failures = self.failures.saturating_add(1);
