@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Config, Failure, FailureClass};
-use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, Reach, Standing, StandingEnd};
+use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, Reach, Standing, StandingEvent};
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
@@ -268,9 +268,11 @@ impl Shared {
         let mut standing = Standing::new(self.client.clone());
         loop {
             match standing.run(&inbound).await {
-                StandingEnd::Absent(why) => return tracing::debug!(%why, "no standing stream in this session"),
-                StandingEnd::Session(error) => return self.end(error.failure, error.cause),
-                StandingEnd::Doubt(error) => {
+                // What was missed in between is not known yet.
+                StandingEvent::Reopened => {}
+                StandingEvent::Absent(why) => return tracing::debug!(%why, "no standing stream in this session"),
+                StandingEvent::Session(error) => return self.end(error.failure, error.cause),
+                StandingEvent::Doubt(error) => {
                     if !self.probe(&error, false).await {
                         return;
                     }
