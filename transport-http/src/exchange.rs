@@ -97,7 +97,12 @@ impl HttpClient {
         let reply = match self.send(&outgoing).await {
             Ok(reply) => reply,
             Err(error) if outgoing.is_initialize() => return Err(self.blame_old_transport(error).await),
-            Err(error) => return Err(error),
+            Err(error) => {
+                if error.sent != Sent::Maybe {
+                    outgoing.waits();
+                }
+                return Err(error);
+            }
         };
         let (mut response, session) = match reply {
             Reply::Stream(response, session) => (response, session),
@@ -186,7 +191,7 @@ impl HttpClient {
                 Ok(_) => return Err(ExchangeError::cut(format!("{cause}; the server does not resume streams"))),
                 Err(error) if error.reach == Reach::Session => return Err(error.after_sending()),
                 Err(error) if error.status.is_none_or(is_busy) => {
-                    hint = error.failure.retry_after.unwrap_or_default();
+                    hint = self.cap(error.failure.retry_after.unwrap_or_default());
                     cause = error.cause.to_string();
                 }
                 Err(error) => return Err(ExchangeError::cut(format!("{cause}; not resumed: {error}"))),

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-/// The longest hint there is: it can be added to any instant. A server that asks for more is taken to mean this; how long
-/// it is heeded is [`HttpServer::retry_after_max`](crate::HttpServer::retry_after_max)'s to say.
+/// The longest hint there is: it can be added to any instant. A server that asks for more is taken to mean this.
 pub const LONGEST_HINT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Reads a `Retry-After` header: seconds, or an HTTP date (RFC 9110, 10.2.3), up to [`LONGEST_HINT`]. A date that has

@@ -86,7 +86,7 @@ impl<'a> Outgoing<'a> {
         matches!(self.rpc_method, Some("initialize" | "server/discover"))
     }
 
-    fn waits(&self) {
+    pub(crate) fn waits(&self) {
         (self.on_stage)(Stage::Waiting);
     }
 }
@@ -157,9 +157,7 @@ impl HttpClient {
                         StatusCode::PROXY_AUTHENTICATION_REQUIRED => self.way.wants_authentication(),
                         _ => refused.words(None),
                     };
-                    let mut error = ExchangeError::refused(refusal, refused.status, cause);
-                    error.failure.retry_after = error.failure.retry_after.map(|hint| self.cap(hint));
-                    return Err(error);
+                    return Err(ExchangeError::refused(refusal, refused.status, cause));
                 }
             }
         }
@@ -238,9 +236,11 @@ impl HttpClient {
         // The credentials are good for other things than this, where it is no 401.
         let lost =
             established && refused.status == StatusCode::UNAUTHORIZED && !(failed && failing < self.server.park_after);
-        let (class, reach) = match lost {
-            true => (FailureClass::SessionGone, Reach::Session),
-            false => (class, Reach::Exchange),
+        let (class, reach) = match class {
+            _ if lost => (FailureClass::SessionGone, Reach::Session),
+            // For this it takes others.
+            FailureClass::Unauthorized if established => (FailureClass::NeedsAuth, Reach::Exchange),
+            class => (class, Reach::Exchange),
         };
         if lost {
             self.disown();

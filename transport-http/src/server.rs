@@ -185,7 +185,8 @@ impl HttpServer {
         self
     }
 
-    /// The longest wait that a server may ask for, by `Retry-After` or by `retry:`. Default 15 min.
+    /// The longest that a stream is not asked for again because the server wants it so, by `Retry-After` or by `retry:`.
+    /// Default 15 min. (What else a `Retry-After` holds up is the machine's to bound, by its setting of this name.)
     pub fn retry_after_max(mut self, time: Duration) -> Self {
         self.retry_after_max = time;
         self

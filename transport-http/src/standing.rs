@@ -164,7 +164,7 @@ impl Standing {
 
     /// Sets the time at which the stream may be opened again.
     fn wait(&mut self, success: bool, hint: Option<Duration>) {
-        let retry = self.events.retry().map(|retry| self.client.cap(retry));
+        let [retry, hint] = [self.events.retry(), hint].map(|wait| wait.map(|wait| self.client.cap(wait)));
         self.next = Some(Instant::now() + self.waits.next(success, retry, hint));
     }
 
