@@ -119,10 +119,12 @@ impl Outbound {
     /// be left out.
     #[must_use = "a frame that was given up must not be sent"]
     pub fn begin(&mut self) -> bool {
-        match self.stage.compare_exchange(WAITING, BEGUN, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => true,
-            Err(stage) => stage == BEGUN,
-        }
+        self.progress().begin()
+    }
+
+    /// Tells how far it is, for a transport that learns it while the frame is on its way.
+    pub fn progress(&self) -> Progress {
+        Progress(self.stage.clone())
     }
 
     /// Resolves when its sender has given it up, whether it was begun or not: an exchange of it may be ended. Never for
@@ -143,6 +145,26 @@ impl Outbound {
         if let Some(done) = self.done.take() {
             drop(done.send(fate));
         }
+    }
+}
+
+/// How far an [`Outbound`] is.
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<AtomicU8>);
+
+impl Progress {
+    /// As [`Outbound::begin`].
+    #[must_use = "a frame that was given up must not be sent"]
+    pub fn begin(&self) -> bool {
+        match self.0.compare_exchange(WAITING, BEGUN, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(stage) => stage == BEGUN,
+        }
+    }
+
+    /// Takes that back: what was sent is known not to have run, and waits to be sent again.
+    pub fn wait(&self) {
+        _ = self.0.compare_exchange(BEGUN, WAITING, Ordering::AcqRel, Ordering::Acquire); // given up it stays
     }
 }
 

@@ -10,12 +10,16 @@ use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Failure, FailureClass};
 use rustls::AlertDescription;
 
+use crate::classify::{Reach, Refusal};
+use crate::proxy::Way;
+use crate::stage::TakenBack;
+
 /// Why an exchange brought no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExchangeError {
     /// The class, as the machine will see it.
     pub failure: Failure,
-    /// How far the request got.
+    /// How far the request got. With [`Reach::Doubt`]: as far as it is known without asking the session.
     pub sent: Sent,
     /// Whom it concerns.
     pub reach: Reach,
@@ -23,22 +27,22 @@ pub struct ExchangeError {
     pub cause: Arc<str>,
     /// The status that was answered, if one was.
     pub status: Option<StatusCode>,
-}
-
-/// What a failed exchange says about the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Nothing: the endpoint works, this request was refused.
-    Exchange,
-    /// The session, or the way to it, may be broken: a [`probe`](crate::HttpClient::probe) tells.
-    Doubt,
-    /// No later exchange of this session will fare better.
-    Session,
+    /// Code and message of the JSON-RPC error that came in place of an answer.
+    pub rpc: Option<(i64, Box<str>)>,
+    /// Whether the request counts as [`Sent::Refused`] once something else was refused with the same status, code and
+    /// message.
+    pub gate: bool,
 }
 
 impl ExchangeError {
     pub(crate) fn new(class: FailureClass, sent: Sent, reach: Reach, cause: impl Into<Arc<str>>) -> Self {
-        Self { failure: class.into(), sent, reach, cause: cause.into(), status: None }
+        Self { failure: class.into(), sent, reach, cause: cause.into(), status: None, rpc: None, gate: false }
+    }
+
+    /// What is known of a request that got no answer, but this status.
+    pub(crate) fn refused(refusal: Refusal, status: StatusCode, cause: impl Into<Arc<str>>) -> Self {
+        let Refusal { failure, reach, sent, gate, rpc } = refusal;
+        Self { failure, sent, reach, cause: cause.into(), status: Some(status), rpc, gate }
     }
 
     /// What an exchange is told that would carry a session id which the server has disowned.
@@ -62,18 +66,29 @@ impl ExchangeError {
         self
     }
 
-    /// What reqwest says of a request to `target`.
-    pub(crate) fn request(error: &reqwest::Error, target: &str) -> Self {
+    /// What reqwest says of a request that went this way.
+    pub(crate) fn request(error: &reqwest::Error, way: &Way) -> Self {
         let causes = causes(error);
+        let target = way.words();
         let connecting = error.is_connect();
         let rejected = causes.iter().any(|cause| is_rejected_certificate(*cause));
-        let class = if rejected { FailureClass::Permanent } else { FailureClass::Transport };
         let mut texts: Vec<String> = Vec::new();
         for text in causes.iter().map(ToString::to_string) {
             if !texts.iter().any(|known| known.contains(&text)) {
                 texts.push(text);
             }
         }
+        // The type of this error is not public.
+        if texts.iter().any(|text| text.contains("tunnel error: proxy authorization required")) {
+            return Self::new(FailureClass::Permanent, Sent::No, Reach::Doubt, way.wants_authentication());
+        }
+        let class = match () {
+            () if rejected => FailureClass::Permanent,
+            () if connecting && way.proxy_name().is_none() && causes.iter().any(|cause| is_refusal(*cause)) => {
+                FailureClass::Refused
+            }
+            () => FailureClass::Transport,
+        };
         let hop = if rejected || causes.iter().any(|cause| cause.is::<rustls::Error>()) {
             "TLS with"
         } else if texts.iter().any(|text| text.contains("dns error")) {
@@ -89,8 +104,14 @@ impl ExchangeError {
         let said =
             texts.iter().filter(|text| !text.starts_with("error sending request") && !text.starts_with("client error"));
         let said = said.map(String::as_str).collect::<Vec<_>>().join(": ");
-        let (sent, reach) = if connecting { (Sent::No, Reach::Doubt) } else { (Sent::Maybe, Reach::Doubt) };
-        Self::new(class, sent, reach, format!("{hop} {target} failed: {said}"))
+        let not_run = connecting || causes.iter().any(|cause| is_unprocessed(*cause) || cause.is::<TakenBack>());
+        let sent = if not_run { Sent::No } else { Sent::Maybe };
+        Self::new(class, sent, Reach::Doubt, format!("{hop} {target} failed: {said}"))
+    }
+
+    /// Whether HTTP/2 says that a request, which had left, was not processed.
+    pub(crate) fn says_unprocessed(error: &reqwest::Error) -> bool {
+        causes(error).into_iter().any(is_unprocessed)
     }
 }
 
@@ -115,6 +136,21 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)
         };
     }
     found
+}
+
+/// Whether nobody listened at the address that was tried last. Others that were tried before have failed as fast: one
+/// that lets a connection run into its time-out is told as such.
+fn is_refusal(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether the peer says of an HTTP/2 stream that nothing of it was processed: it was refused, or its number is above
+/// the last one of a GOAWAY (RFC 9113, 8.7). A stream that a GOAWAY lets go on never has that GOAWAY as its error.
+fn is_unprocessed(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<h2::Error>().is_some_and(|error| {
+        error.is_remote()
+            && (error.is_go_away() || error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM))
+    })
 }
 
 /// The alerts by which a server rejects our certificate, or that there is none.

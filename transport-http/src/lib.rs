@@ -16,9 +16,12 @@
 //! # Guarantees
 //!
 //! - A session id is taken from 2xx answers to `initialize` only, and never sent on `initialize`. Once the server has
-//!   disowned it ([`classify::SESSION_LOSS`]) nothing is sent that carries it: no POST, no GET, no DELETE.
-//! - No request is repeated, but for one whose credentials were refused and could be renewed. Redirects are followed
-//!   within the origin, where they keep the method (307, 308).
+//!   disowned it, or it was given up, nothing is sent that carries it: no POST, no GET; a DELETE where it was given up.
+//! - No request is repeated, but for one whose credentials were refused and could be renewed, and, once, for one of which
+//!   HTTP/2 says that it was not processed. Redirects are followed within the origin, where they keep the method (307,
+//!   308).
+//! - An answer under the request's own id is delivered, whatever it says and with whatever status. No verdict on a
+//!   session is made by words alone, but for a shortcut to what asking it would say.
 //! - An error that names no request settles the exchange that it came with.
 //! - Memory is bounded by the frame limit for each exchange.
 //! - TLS is set up without touching the process-wide crypto provider.
@@ -38,28 +41,37 @@ pub mod headers;
 #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the client reads all of a message"))]
 mod message;
 #[cfg(feature = "client")]
+mod proxy;
+#[cfg(feature = "client")]
 mod resolve;
 mod retry_after;
+#[cfg(feature = "client")]
+mod send;
 #[cfg(feature = "client")]
 mod server;
 pub mod sse;
 #[cfg(feature = "client")]
+mod stage;
+#[cfg(feature = "client")]
 mod standing;
 
+pub use classify::Reach;
 #[cfg(feature = "client")]
 pub use client::HttpClient;
 #[cfg(feature = "client")]
 pub use credentials::{Credentials, Refresh};
 #[cfg(feature = "client")]
-pub use error::{ExchangeError, Reach};
+pub use error::ExchangeError;
 #[cfg(feature = "client")]
 pub use exchange::Rest;
 #[cfg(feature = "client")]
 pub use resolve::Resolve;
-pub use retry_after::retry_after;
+pub use retry_after::{LONGEST_HINT, retry_after};
 #[cfg(feature = "client")]
 pub use rustls::pki_types;
 #[cfg(feature = "client")]
 pub use server::{DEFAULT_FRAME_LIMIT, HttpServer, ServerError};
 #[cfg(feature = "client")]
-pub use standing::{Standing, StandingEnd};
+pub use stage::{OnStage, Stage};
+#[cfg(feature = "client")]
+pub use standing::{Standing, StandingEvent};

@@ -37,15 +37,14 @@ impl<'a> Message<'a> {
         self.method.is_none() && outcome && self.id.is_some_and(|own| bare(own.get()) == bare(id))
     }
 
-    /// An error that names no request: without an id, or with the one that the Python SDK makes up.
-    pub(crate) fn is_unaddressed_error(&self) -> bool {
-        let unaddressed = self.id.is_none_or(|id| matches!(id.get(), "null" | "\"server-error\"" | "\"\""));
-        self.method.is_none() && self.error.is_some() && unaddressed
+    /// Whether it names no request: without an id, or with the one that the Python SDK makes up.
+    pub(crate) fn is_unaddressed(&self) -> bool {
+        self.id.is_none_or(|id| matches!(id.get(), "null" | "\"server-error\"" | "\"\""))
     }
 
-    /// Code and message of its error.
+    /// Code and message of its error, where it is one.
     pub(crate) fn rpc_error(&self) -> Option<RpcError<'a>> {
-        let error = self.error?;
+        let error = self.error.filter(|_| self.method.is_none())?;
         Some(object(error.get()).unwrap_or_default())
     }
 }
@@ -69,15 +68,21 @@ pub(crate) struct RpcError<'a> {
     pub(crate) message: Cow<'a, str>,
 }
 
-/// The messages of a body: one, or the batch that some servers of 2025-03-26 answer with.
+/// The messages of a body or of an event: one, or the batch that some servers of 2025-03-26 answer with. A byte order
+/// mark is none of it.
 pub(crate) fn messages(body: &str) -> Vec<&str> {
-    let body = body.trim();
+    let body = trimmed(body);
     if body.starts_with('[')
         && let Ok(batch) = serde_json::from_str::<Vec<&RawValue>>(body)
     {
         return batch.into_iter().map(RawValue::get).collect();
     }
     vec![body]
+}
+
+/// A body without a byte order mark, and without white space around it.
+pub(crate) fn trimmed(body: &str) -> &str {
+    body.trim_start_matches('\u{feff}').trim()
 }
 
 #[cfg(test)]
@@ -105,10 +110,11 @@ mod tests {
             r#"{"id":null,"error":{"code":-32000,"message":"x"}}"#,
             r#"{"id":"server-error","error":{"code":-32600,"message":"x"}}"#,
         ] {
-            assert!(read(text).is_unaddressed_error(), "{text}");
+            assert!(read(text).is_unaddressed() && read(text).rpc_error().is_some(), "{text}");
         }
-        assert!(!read(r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#).is_unaddressed_error());
-        assert!(!read(r#"{"result":{}}"#).is_unaddressed_error());
+        assert!(!read(r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#).is_unaddressed());
+        assert!(read(r#"{"result":{}}"#).rpc_error().is_none());
+        assert!(read(r#"{"method":"x","error":{"code":-32000,"message":"x"}}"#).rpc_error().is_none());
     }
 
     #[test]
@@ -123,6 +129,7 @@ mod tests {
     fn a_batch_is_taken_apart() {
         assert_eq!(messages(r#" [{"id":1}, {"id":2}] "#), [r#"{"id":1}"#, r#"{"id":2}"#]);
         assert_eq!(messages(" {\"id\":1}\n"), [r#"{"id":1}"#]);
+        assert_eq!(messages("\u{feff}[{\"id\":1}]"), [r#"{"id":1}"#]);
         assert_eq!(messages("[broken"), ["[broken"]);
     }
 }

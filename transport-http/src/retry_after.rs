@@ -2,16 +2,18 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Reads a `Retry-After` header: seconds, or an HTTP date (RFC 9110, 10.2.3). A date that has passed is no time at all;
-/// anything else is no hint.
+/// The longest hint there is: it can be added to any instant. A server that asks for more is taken to mean this.
+pub const LONGEST_HINT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Reads a `Retry-After` header: seconds, or an HTTP date (RFC 9110, 10.2.3), up to [`LONGEST_HINT`]. A date that has
+/// passed is no time at all; anything else is no hint.
 pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // What does not fit is long beyond every cap.
-        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX)));
+        return Some(value.parse().map_or(LONGEST_HINT, Duration::from_secs).min(LONGEST_HINT));
     }
     let at = httpdate::parse_http_date(value).ok()?;
-    Some(at.duration_since(now).unwrap_or_default())
+    Some(at.duration_since(now).unwrap_or_default().min(LONGEST_HINT))
 }
 
 #[cfg(test)]
@@ -26,7 +28,14 @@ mod tests {
     fn seconds() {
         assert_eq!(retry_after("7", now()), Some(Duration::from_secs(7)));
         assert_eq!(retry_after(" 0 ", now()), Some(Duration::ZERO));
-        assert_eq!(retry_after("99999999999999999999999", now()), Some(Duration::from_secs(u64::MAX)));
+    }
+
+    #[test]
+    fn no_hint_is_too_long_for_arithmetic() {
+        let year_9999 = "Fri, 31 Dec 9999 23:59:59 GMT";
+        for long in ["31622401", "18446744073709551615", "99999999999999999999999", year_9999] {
+            assert_eq!(retry_after(long, now()), Some(LONGEST_HINT), "{long}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -16,6 +16,7 @@ use rustls_platform_verifier::Verifier;
 
 use crate::client::HttpClient;
 use crate::credentials::{Credentials, Renewal};
+use crate::proxy::{Way, host_and_port};
 use crate::resolve::{Hook, Resolve};
 
 /// How long a message or an event may be, in bytes, unless [`HttpServer::frame_limit`] says otherwise.
@@ -28,8 +29,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a refresh of the credentials may take.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a request may be redirected.
-const REDIRECTS: usize = 10;
+/// How far apart a hook is asked that fails, unless [`HttpServer::demand_interval`] says otherwise.
+const DEMAND_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a hook may fail, unless [`HttpServer::park_after`] says otherwise.
+const PARK_AFTER: Duration = Duration::from_secs(60);
+/// The longest wait that a server may ask for, unless [`HttpServer::retry_after_max`] says otherwise: the default of the
+/// machine's setting of this name.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// A server behind streamable HTTP: its URL, and what its requests carry. Clones share their credentials.
 #[derive(Clone)]
@@ -39,12 +45,18 @@ pub struct HttpServer {
     pub(crate) frame_limit: NonZeroUsize,
     pub(crate) close_timeout: Duration,
     pub(crate) renewal: Option<Arc<Renewal>>,
-    connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) demand_interval: Duration,
+    pub(crate) park_after: Duration,
+    pub(crate) retry_after_max: Duration,
+    /// Whether the words of known session gates are a shortcut.
+    pub(crate) words: bool,
     proxy: Option<Url>,
     resolver: Option<Arc<dyn Resolve>>,
     roots: Vec<CertificateDer<'static>>,
     identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
-    tls: Arc<OnceLock<ClientConfig>>,
+    /// Built at the first dial, and again once it has proved wrong.
+    tls: Arc<Mutex<Option<ClientConfig>>>,
 }
 
 impl HttpServer {
@@ -66,6 +78,10 @@ impl HttpServer {
             close_timeout: CLOSE_TIMEOUT,
             renewal: None,
             connect_timeout: CONNECT_TIMEOUT,
+            demand_interval: DEMAND_INTERVAL,
+            park_after: PARK_AFTER,
+            retry_after_max: RETRY_AFTER_MAX,
+            words: true,
             proxy: None,
             resolver: None,
             roots: Vec::new(),
@@ -104,7 +120,8 @@ impl HttpServer {
     /// Reaches the server through this proxy (`http`, `https`, `socks5`), whatever the environment says.
     ///
     /// By default `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, in upper and lower case, but
-    /// for loopback addresses, which are reached directly.
+    /// for loopback addresses, which are reached directly. They are read anew for each session; a variable in upper case
+    /// goes before the one in lower case, though it be empty.
     ///
     /// # Errors
     ///
@@ -155,6 +172,39 @@ impl HttpServer {
         self
     }
 
+    /// How far apart the credentials are asked to renew themselves after they have failed to, within a session.
+    /// Default 5 s.
+    pub fn demand_interval(mut self, interval: Duration) -> Self {
+        self.demand_interval = interval;
+        self
+    }
+
+    /// How long the credentials may fail to renew themselves before a session is given up for it. Default 60 s.
+    pub fn park_after(mut self, time: Duration) -> Self {
+        self.park_after = time;
+        self
+    }
+
+    /// The longest that a stream is not asked for again because the server wants it so, by `Retry-After` or by `retry:`.
+    /// Default 15 min. (What else a `Retry-After` holds up is the machine's to bound, by its setting of this name.)
+    pub fn retry_after_max(mut self, time: Duration) -> Self {
+        self.retry_after_max = time;
+        self
+    }
+
+    /// Without the shortcut by the words of known session gates: each of them is a doubt then, as every other refusal.
+    #[doc(hidden)]
+    pub fn without_words(mut self) -> Self {
+        self.words = false;
+        self
+    }
+
+    /// Reads the platform's roots anew at the next dial; they are read anew by themselves after a certificate was
+    /// refused.
+    pub fn forget_roots(&self) {
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// How long [`HttpClient::close`] takes at most.
     pub fn close_bound(&self) -> Duration {
         self.close_timeout
@@ -172,18 +222,10 @@ impl HttpServer {
     ///
     /// A proxy or a certificate that cannot be used.
     pub fn open(&self, interactive: bool) -> Result<HttpClient, ServerError> {
-        let origin = self.url.origin();
-        let redirects = Policy::custom(move |attempt| {
-            let kept = matches!(attempt.status().as_u16(), 307 | 308);
-            if kept && attempt.url().origin() == origin && attempt.previous().len() <= REDIRECTS {
-                attempt.follow()
-            } else {
-                attempt.stop()
-            }
-        });
+        let way = Way::new(&self.url, self.proxy.as_ref(), self.resolver.clone())?;
         let mut builder = reqwest::Client::builder()
             .tls_backend_preconfigured(self.tls()?)
-            .redirect(redirects)
+            .redirect(Policy::none())
             .referer(false)
             .retry(reqwest::retry::never())
             .connect_timeout(self.connect_timeout)
@@ -191,33 +233,17 @@ impl HttpServer {
         if let Some(resolver) = &self.resolver {
             builder = builder.dns_resolver(Hook(resolver.clone()));
         }
-        if let Some(proxy) = &self.proxy {
-            let proxy = reqwest::Proxy::all(proxy.clone());
-            builder = builder.proxy(proxy.map_err(|error| ServerError::permanent(format!("no proxy: {error}")))?);
-        } else if is_loopback(&self.url) {
-            builder = builder.no_proxy();
-        }
+        builder = match way.proxy()? {
+            Some(proxy) => builder.proxy(proxy),
+            None => builder.no_proxy(),
+        };
         let http = builder.build().map_err(|error| ServerError::permanent(format!("no HTTP client: {error}")))?;
-        Ok(HttpClient::new(self.clone(), http, interactive))
-    }
-
-    /// The way to the server, in words.
-    pub(crate) fn route(&self) -> String {
-        let target = host_and_port(&self.url);
-        if let Some(proxy) = &self.proxy {
-            return format!("{target} through the proxy {}", host_and_port(proxy));
-        }
-        let own =
-            if self.url.scheme() == "https" { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
-        let mut names = own.into_iter().chain(["ALL_PROXY", "all_proxy"]);
-        match names.find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
-            Some(name) if !is_loopback(&self.url) => format!("{target} ({name} is set)"),
-            Some(_) | None => target,
-        }
+        Ok(HttpClient::new(self.clone(), http, Arc::new(way), interactive))
     }
 
     fn tls(&self) -> Result<ClientConfig, ServerError> {
-        if let Some(config) = self.tls.get() {
+        let mut known = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = &*known {
             return Ok(config.clone());
         }
         let unusable = |error: rustls::Error| ServerError::permanent(format!("TLS cannot be set up: {error}"));
@@ -236,31 +262,17 @@ impl HttpServer {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(self.tls.get_or_init(|| config).clone())
+        Ok(known.insert(config).clone())
     }
 }
 
 impl fmt::Debug for HttpServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // URLs may hold secrets.
-        f.debug_struct("HttpServer").field("route", &self.route()).finish_non_exhaustive()
+        let proxy = self.proxy.as_ref().map(host_and_port);
+        let mut shown = f.debug_struct("HttpServer");
+        shown.field("server", &host_and_port(&self.url)).field("proxy", &proxy).finish_non_exhaustive()
     }
-}
-
-fn host_and_port(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    match url.port_or_known_default() {
-        Some(port) => format!("{host}:{port}"),
-        None => host.to_owned(),
-    }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    host == "localhost"
-        || host.ends_with(".localhost")
-        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Why a server cannot be reached as it is configured.
@@ -272,7 +284,7 @@ pub struct ServerError {
 }
 
 impl ServerError {
-    fn permanent(cause: String) -> Self {
+    pub(crate) fn permanent(cause: String) -> Self {
         Self { class: FailureClass::Permanent, cause }
     }
 }
@@ -288,21 +300,6 @@ impl Error for ServerError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn loopback_is_told_by_name_and_address() {
-        for (url, loopback) in [
-            ("http://localhost:1/", true),
-            ("http://a.LOCALHOST/", true),
-            ("http://127.8.0.1/", true),
-            ("http://[::1]:2/", true),
-            ("http://[::ffff:127.0.0.1]/", true),
-            ("http://localhost.example/", false),
-            ("http://10.0.0.1/", false),
-        ] {
-            assert_eq!(is_loopback(&Url::parse(url).unwrap()), loopback, "{url}");
-        }
-    }
 
     #[test]
     fn headers_of_the_protocol_are_not_for_others_to_set() {

@@ -12,6 +12,8 @@ use sse_core::{SseDecoder, SseEvent};
 pub struct EventStream {
     decoder: SseDecoder,
     retry: Option<Duration>,
+    /// An id that is not to be resumed from.
+    dropped: Option<Arc<str>>,
 }
 
 /// One item of an event stream.
@@ -28,7 +30,7 @@ pub enum StreamEvent {
 impl EventStream {
     /// Starts with an empty stream. An event may have `limit` bytes of data.
     pub fn new(limit: NonZeroUsize) -> Self {
-        Self { decoder: SseDecoder::with_limit(limit), retry: None }
+        Self { decoder: SseDecoder::with_limit(limit), retry: None, dropped: None }
     }
 
     /// Takes what `chunk` holds, up to the next event; `None` when it is used up.
@@ -57,7 +59,12 @@ impl EventStream {
 
     /// The id of the last complete event, over all streams so far.
     pub fn last_event_id(&self) -> Option<&Arc<str>> {
-        self.decoder.last_event_id().filter(|id| !id.is_empty())
+        self.decoder.last_event_id().filter(|id| !id.is_empty() && self.dropped.as_ref() != Some(*id))
+    }
+
+    /// Forgets the id of the last complete event: there is none until another one comes.
+    pub fn drop_id(&mut self) {
+        self.dropped = self.decoder.last_event_id().cloned();
     }
 
     /// How long the server wants a client to wait before it resumes (`retry:`).
@@ -117,6 +124,18 @@ mod tests {
         let mut events = events(16);
         let long = "x".repeat(10_000);
         assert_eq!(all(&mut events, &format!("data: {long}\n\ndata: {{}}\n\n")), [StreamEvent::TooLong, frame("{}")]);
+    }
+
+    #[test]
+    fn an_id_that_was_dropped_is_none_until_another_comes() {
+        let mut events = events(16);
+        all(&mut events, "id: 1\ndata: {}\n\n");
+        events.drop_id();
+        all(&mut events, "data: {}\n\nid: 1\ndata: {}\n\n");
+        events.resume();
+        assert_eq!(events.last_event_id(), None);
+        all(&mut events, "id: 2\ndata: {}\n\n");
+        assert_eq!(events.last_event_id().map(|id| &**id), Some("2"));
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
-use mcp_reconnect_http::{HttpServer, Reach};
+use mcp_reconnect_core::{Failure, FailureClass};
+use mcp_reconnect_http::{HttpServer, LONGEST_HINT, Reach, Stage};
 use tokio::sync::Semaphore;
 
 use crate::support::{End, Server, Step, answer, event, json, sse, status};
-use crate::{CALL, Peer, RESULT, begin, in_time};
+use crate::{CALL, Peer, RESULT, begin, in_time, stages};
 
 #[tokio::test]
 async fn an_answer_comes_as_json_as_a_batch_and_as_a_stream() {
@@ -126,6 +126,7 @@ async fn after_the_loss_nothing_carries_the_id() {
     assert_eq!((error.failure.class, error.sent), (FailureClass::SessionGone, Sent::No));
     assert!(in_time(peer.client.probe()).await.is_err());
     in_time(peer.client.close()).await;
+    assert_eq!(peer.client.left_behind(), None);
     // A new session begins without it.
     peer.initialize().await;
     let sessions: Vec<_> = server.requests().iter().map(|request| request.session().map(str::to_owned)).collect();
@@ -162,32 +163,205 @@ async fn an_error_with_our_id_is_the_answer_whatever_the_status() {
 
 #[tokio::test]
 async fn what_is_no_answer_fails_the_request_at_once() {
-    for (steps, sent) in [
-        (status(202), Sent::Maybe),
-        (answer(200, &[("content-type", "text/html")], "<html>login</html>"), Sent::Maybe),
-        (json("{not json"), Sent::Maybe),
-        (json(r#"{"jsonrpc":"2.0","id":8,"result":{}}"#), Sent::Maybe),
-        (json(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#), Sent::Maybe),
-        (answer(400, &[], r#"{"id":"server-error","error":{"code":-32600,"message":"no"}}"#), Sent::Refused),
-        (answer(302, &[("location", "/elsewhere")], ""), Sent::Refused),
-        (answer(500, &[], ""), Sent::Maybe),
-        (vec![Step::Close], Sent::Maybe),
-        (vec![Step::Reset], Sent::Maybe),
-        (vec![Step::Write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{".to_vec()), Step::Close], Sent::Maybe),
-        (vec![Step::Write(b"what?\r\n\r\n".to_vec()), Step::Close], Sent::Maybe),
-        (sse(&[], &[], End::Clean), Sent::Maybe),
-        (sse(&[], &[&event(r#"{"id":null,"error":{"code":-32600,"message":"no"}}"#)], End::Hold), Sent::Maybe),
-        (sse(&[], &[": hi\n\n"], End::Reset), Sent::Maybe),
+    use Reach::{Doubt, Exchange};
+    use Sent::{Maybe, Refused};
+    for (steps, sent, reach) in [
+        (status(202), Maybe, Doubt),
+        (status(204), Maybe, Doubt),
+        (json(" "), Maybe, Doubt),
+        (answer(200, &[("content-type", "text/html")], "<html>login</html>"), Maybe, Doubt),
+        (json("{not json"), Maybe, Doubt),
+        (json(r#"{"jsonrpc":"2.0","id":8,"result":{}}"#), Maybe, Doubt),
+        (json(r#"{"jsonrpc":"2.0","id":8,"error":{"code":-32001,"message":"Session not found"}}"#), Maybe, Doubt),
+        (json(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#), Maybe, Doubt),
+        (json(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"no"}}"#), Refused, Exchange),
+        (json(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32022,"message":"no"}}"#), Refused, Doubt),
+        (answer(400, &[], r#"{"id":"server-error","error":{"code":-32600,"message":"no"}}"#), Maybe, Doubt),
+        (status(403), Maybe, Doubt),
+        (status(405), Refused, Doubt),
+        (status(408), Maybe, Doubt),
+        (answer(302, &[("location", "/elsewhere")], ""), Maybe, Doubt),
+        (answer(500, &[], ""), Maybe, Doubt),
+        (vec![Step::Close], Maybe, Doubt),
+        (vec![Step::Reset], Maybe, Doubt),
+        (vec![Step::Write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{".to_vec()), Step::Close], Maybe, Doubt),
+        (vec![Step::Write(b"what?\r\n\r\n".to_vec()), Step::Close], Maybe, Doubt),
+        (sse(&[], &[], End::Clean), Maybe, Doubt),
+        (sse(&[], &[&event(r#"{"id":null,"error":{"code":-32600,"message":"no"}}"#)], End::Hold), Maybe, Doubt),
+        (sse(&[], &[": hi\n\n"], End::Reset), Maybe, Doubt),
     ] {
         let server = Server::start(move |request| begin(request).unwrap_or_else(|| steps.clone())).await;
         let peer = Peer::new(&server);
         peer.initialize().await;
         let error = peer.exchange(CALL).await.unwrap_err();
-        assert_eq!((error.sent, error.failure.class), (sent, FailureClass::Transport), "{error}");
+        assert_eq!((error.sent, error.reach, error.failure.class), (sent, reach, FailureClass::Transport), "{error}");
         // Sent once, whatever became of it.
         assert_eq!(server.count("tools/call"), 1, "{error}");
         assert!(peer.client.session_id().is_some());
     }
+}
+
+/// What the refusal was, for the one who asks the session whether it was meant.
+#[tokio::test]
+async fn a_refusal_is_told_by_status_code_and_words() {
+    let tower = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"Session 'A' not found or expired. Please re-initialize the connection."}}"#;
+    for (steps, code, message, gate) in [
+        (json(tower), -32005, "Session 'A' not found or expired. Please re-initialize the connection.", true),
+        (answer(400, &[], r#"{"id":null,"error":{"code":-32600,"message":"no"}}"#), -32600, "no", true),
+        (json(r#"{"id":8,"error":{"code":-32600,"message":"no"}}"#), -32600, "no", false),
+    ] {
+        let server = Server::start(move |request| begin(request).unwrap_or_else(|| steps.clone())).await;
+        let peer = Peer::new(&server);
+        peer.initialize().await;
+        let error = peer.exchange(CALL).await.unwrap_err();
+        assert_eq!((error.rpc, error.gate), (Some((code, message.into())), gate));
+    }
+}
+
+/// The shortcut says no more than asking would: without it the same answers are doubts that count as refused.
+#[tokio::test]
+async fn known_words_are_a_shortcut_that_can_be_left_out() {
+    for words in [true, false] {
+        for steps in [
+            answer(400, &[], r#"{"id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}"#),
+            answer(503, &[], r#"{"id":null,"error":{"code":-32001,"message":"Session not found"}}"#),
+            json(r#"{"id":null,"error":{"code":-32001,"message":"Session not found"}}"#),
+        ] {
+            let server = Server::start(move |request| begin(request).unwrap_or_else(|| steps.clone())).await;
+            let to = HttpServer::new(&server.url()).unwrap();
+            let peer = Peer::of(&if words { to } else { to.without_words() });
+            peer.initialize().await;
+            let error = peer.exchange(CALL).await.unwrap_err();
+            let reach = if words { Reach::Session } else { Reach::Doubt };
+            assert_eq!((error.reach, error.gate), (reach, true), "{error}");
+            assert_eq!(peer.client.session_id().is_some(), !words);
+        }
+    }
+}
+
+/// Whatever a tool says of a session of its own.
+#[tokio::test]
+async fn an_answer_in_gate_words_is_an_answer() {
+    let error = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"Session not found"}}"#;
+    for code in [200, 400, 404] {
+        let steps = answer(code, &[("content-type", "application/json")], error);
+        let server = Server::start(move |request| begin(request).unwrap_or_else(|| steps.clone())).await;
+        let mut peer = Peer::new(&server);
+        peer.initialize().await;
+        peer.received();
+        let rest = in_time(peer.client.exchange(CALL, &peer.frames)).await.unwrap();
+        assert_eq!(rest.status(), code);
+        assert_eq!(peer.received(), [error.into()]);
+        assert!(peer.client.session_id().is_some());
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_request_raises_no_doubt() {
+    for code in [400, 401, 403, 404, 410, 500] {
+        let server = Server::start(move |request| begin(request).unwrap_or_else(|| status(code))).await;
+        let peer = Peer::new(&server);
+        peer.initialize().await;
+        for frame in [r#"{"jsonrpc":"2.0","method":"notifications/x"}"#, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#] {
+            let error = peer.exchange(frame).await.unwrap_err();
+            assert_eq!(error.reach, Reach::Exchange, "{code}: {error}");
+        }
+        assert!(peer.client.session_id().is_some());
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_not_quite_clean_are_read() {
+    let replaced = "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"caf\u{fffd}\"}";
+    let body = [&b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"caf"[..], b"\xe9\"}"].concat();
+    let head = format!("HTTP/1.1 200 X\r\ncontent-length: {}\r\n\r\n", body.len());
+    let latin1 = [head.into_bytes(), body].concat();
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for (steps, frames) in [
+        (json(&format!("\u{feff}{RESULT}")), vec![RESULT]),
+        (vec![Step::Write(latin1), Step::Close], vec![replaced]),
+        (sse(&[], &[&event(&format!("[{ping},{RESULT}]"))], End::Hold), vec![ping, RESULT]),
+    ] {
+        let server = Server::start(move |_| steps.clone()).await;
+        let mut peer = Peer::new(&server);
+        peer.exchange(CALL).await.unwrap();
+        assert_eq!(peer.received().iter().map(|frame| &**frame).collect::<Vec<_>>(), frames);
+    }
+}
+
+#[tokio::test]
+async fn a_web_page_is_no_endpoint() {
+    let page = answer(200, &[("content-type", "text/html; charset=utf-8")], "<!doctype html><html>log in</html>");
+    let server = Server::start(move |_| page.clone()).await;
+    let peer = Peer::new(&server);
+    for method in ["initialize", "server/discover"] {
+        let error = peer.exchange(&format!(r#"{{"jsonrpc":"2.0","id":7,"method":"{method}"}}"#)).await.unwrap_err();
+        assert_eq!(error.failure.class, FailureClass::Permanent);
+        assert!(error.cause.contains("answers with a web page"), "{error}");
+    }
+    // Whose session was well before, it is a doubt.
+    peer.client.negotiated("2026-07-28");
+    let error = peer.exchange(r#"{"jsonrpc":"2.0","id":7,"method":"server/discover"}"#).await.unwrap_err();
+    assert_eq!((error.failure.class, error.reach), (FailureClass::Transport, Reach::Doubt));
+    // An answer by a server that does not know what it is called.
+    let steps = answer(200, &[("content-type", "text/html")], RESULT);
+    let server = Server::start(move |_| steps.clone()).await;
+    Peer::new(&server).exchange(r#"{"jsonrpc":"2.0","id":7,"method":"initialize"}"#).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_hint_is_too_long_for_arithmetic() {
+    for hint in ["99999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"] {
+        for (code, class) in [(429, FailureClass::RateLimited), (503, FailureClass::Transport)] {
+            let server = Server::start(move |_| answer(code, &[("retry-after", hint)], "")).await;
+            let error = Peer::new(&server).exchange(CALL).await.unwrap_err();
+            assert_eq!(error.failure, Failure { class, retry_after: Some(LONGEST_HINT) });
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_tells_when_it_leaves() {
+    let (stages, on_stage) = stages();
+    let server = Server::start(|_| json(RESULT)).await;
+    let peer = Peer::new(&server);
+    for _ in 0..2 {
+        in_time(peer.client.exchange_in_stages(CALL, &peer.frames, on_stage.clone())).await.unwrap().drain().await;
+    }
+    // The second one over a connection that is there.
+    assert_eq!(*stages.lock().unwrap(), [Stage::Sent, Stage::Sent]);
+    assert_eq!(server.requests()[0].header("content-length"), Some(&*CALL.len().to_string()));
+    server.stop().await;
+    for _ in 0..2 {
+        drop(in_time(peer.client.exchange_in_stages(CALL, &peer.frames, on_stage.clone())).await);
+    }
+    // Without a connection it does not leave.
+    assert_eq!(*stages.lock().unwrap(), [Stage::Sent, Stage::Sent, Stage::Waiting, Stage::Waiting]);
+}
+
+#[tokio::test]
+async fn a_request_that_was_taken_back_does_not_leave() {
+    let server = Server::start(|_| json(RESULT)).await;
+    let peer = Peer::new(&server);
+    let error = in_time(peer.client.exchange_in_stages(CALL, &peer.frames, Arc::new(|_| false))).await.unwrap_err();
+    assert_eq!(error.sent, Sent::No, "{error}");
+    drop(peer);
+    server.until_open(0).await;
+    assert!(server.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_session_that_was_given_up_is_released_by_the_next_client() {
+    let server = Server::start(|request| begin(request).unwrap_or_else(|| status(202))).await;
+    let peer = Peer::new(&server);
+    peer.initialize().await;
+    assert_eq!(peer.client.left_behind(), None);
+    peer.client.disown();
+    in_time(peer.client.close()).await;
+    let left = peer.client.left_behind().unwrap();
+    in_time(peer.client.another(false).release(&left)).await;
+    let last = server.requests().pop().unwrap();
+    assert_eq!((last.method.as_str(), last.session(), server.count("DELETE")), ("DELETE", Some("S1"), 1));
 }
 
 #[tokio::test]
@@ -263,13 +437,49 @@ async fn a_stream_is_resumed_three_times_in_vain_and_no_more() {
     assert_eq!(server.count("GET"), 3);
 }
 
+/// A server that lets its client poll, by a new event id each time, is polled.
+#[tokio::test]
+async fn a_stream_that_goes_on_by_ids_alone_is_resumed() {
+    let streams = AtomicU32::new(0);
+    let server = Server::start(move |request| {
+        begin(request).unwrap_or_else(|| {
+            let stream = streams.fetch_add(1, Ordering::SeqCst);
+            let answer = if stream == 5 { event(RESULT) } else { String::new() };
+            sse(&[], &[&format!("id: e{stream}\nretry: 0\n\n{answer}")], End::Clean)
+        })
+    })
+    .await;
+    let peer = Peer::new(&server);
+    peer.initialize().await;
+    peer.exchange(CALL).await.unwrap();
+    assert_eq!((server.count("GET"), server.count("tools/call")), (5, 1));
+}
+
+#[tokio::test]
+async fn no_wait_for_the_rest_of_a_stream_is_longer_than_the_bound() {
+    let gets = AtomicU32::new(0);
+    let server = Server::start(move |request| {
+        begin(request).unwrap_or_else(|| match request.method.as_str() {
+            "GET" if gets.fetch_add(1, Ordering::SeqCst) == 0 => answer(503, &[("retry-after", "99999999999999")], ""),
+            "GET" => sse(&[], &[&event(RESULT)], End::Clean),
+            _ => sse(&[], &["id: e1\nretry: 4294967295\n\n"], End::Cut),
+        })
+    })
+    .await;
+    let bounded = HttpServer::new(&server.url()).unwrap().retry_after_max(Duration::from_millis(50));
+    let peer = Peer::of(&bounded);
+    peer.initialize().await;
+    peer.exchange(CALL).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_stream_is_not_resumed_where_that_makes_no_sense() {
     // No event id; a server that does not resume; a session that is lost meanwhile; the modern era.
     for (events, version, get, gets, class) in [
         ("retry: 1\n\n", "2025-11-25", 405, 0, FailureClass::Transport),
         ("id: e1\nretry: 1\n\n", "2025-11-25", 405, 1, FailureClass::Transport),
-        ("id: e1\nretry: 1\n\n", "2025-11-25", 404, 1, FailureClass::SessionGone),
+        ("id: e1\nretry: 1\n\n", "2025-11-25", 404, 1, FailureClass::Transport),
+        ("id: e\u{7f}1\nretry: 1\n\n", "2025-11-25", 405, 0, FailureClass::Transport),
         ("id: e1\nretry: 1\n\n", "2026-07-28", 405, 0, FailureClass::Transport),
     ] {
         let server = Server::start(move |request| match request.method.as_str() {
@@ -281,7 +491,7 @@ async fn a_stream_is_not_resumed_where_that_makes_no_sense() {
         peer.initialize().await;
         peer.client.negotiated(version);
         let error = peer.exchange(CALL).await.unwrap_err();
-        assert_eq!((error.sent, error.failure.class), (Sent::Maybe, class), "{error}");
+        assert_eq!((error.sent, error.failure.class, error.reach), (Sent::Maybe, class, Reach::Doubt), "{error}");
         assert_eq!(server.count("GET"), gets, "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! The client against a server that does exactly what a test says.
 
 mod addresses;
+mod credentials;
 mod exchange;
 mod network;
 mod servers;
@@ -8,9 +9,9 @@ mod standing;
 mod support;
 mod tls;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer};
+use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, OnStage, Stage};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -52,6 +53,17 @@ impl Peer {
     fn received(&mut self) -> Vec<Box<str>> {
         std::iter::from_fn(|| self.inbound.try_recv().ok()).collect()
     }
+}
+
+/// The stages of requests as they come.
+fn stages() -> (Arc<Mutex<Vec<Stage>>>, OnStage) {
+    let stages = Arc::new(Mutex::new(Vec::new()));
+    let log = stages.clone();
+    let on_stage = move |stage| {
+        log.lock().unwrap().push(stage);
+        true
+    };
+    (stages, Arc::new(on_stage))
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {

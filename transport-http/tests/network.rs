@@ -7,9 +7,10 @@ use std::time::Duration;
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_http::{HttpServer, Reach};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::addresses::fixed;
 use crate::servers::tls::{Front, Passes, acceptor, root};
 use crate::servers::tunnel::tunnels;
 use crate::support::{Server, Step, answer, json};
@@ -21,7 +22,7 @@ async fn a_refused_connection_has_sent_nothing_and_is_named() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let error = Peer::of(&HttpServer::new(&format!("http://{address}/")).unwrap()).exchange(CALL).await.unwrap_err();
-    assert_eq!((error.sent, error.failure.class, error.reach), (Sent::No, FailureClass::Transport, Reach::Doubt));
+    assert_eq!((error.sent, error.failure.class, error.reach), (Sent::No, FailureClass::Refused, Reach::Doubt));
     assert!(error.cause.contains(&address.to_string()) && error.cause.contains("refused"), "{error}");
 }
 
@@ -32,15 +33,22 @@ async fn a_connection_that_is_not_made_in_time_has_sent_nothing() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    let mut fillers = Vec::new();
-    let full = Duration::from_millis(100);
-    while let Ok(Ok(filler)) = tokio::time::timeout(full, tokio::net::TcpStream::connect(address)).await {
-        fillers.push(filler);
-    }
+    let _full = full(listener).await;
     let server = HttpServer::new(&format!("http://{address}/")).unwrap().connect_timeout(Duration::from_millis(50));
     let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
     assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport), "{error}");
     assert!(error.cause.contains(&address.to_string()), "{error}");
+}
+
+/// Fills the backlog of this listener: no more connections are made as long as this is kept.
+async fn full(listener: TcpListener) -> (TcpListener, Vec<TcpStream>) {
+    let address = listener.local_addr().unwrap();
+    let mut fillers = Vec::new();
+    let patience = Duration::from_millis(100);
+    while let Ok(Ok(filler)) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+        fillers.push(filler);
+    }
+    (listener, fillers)
 }
 
 #[tokio::test]
@@ -75,7 +83,7 @@ async fn redirects_keep_method_body_and_origin() {
 async fn redirects_end() {
     let server = Server::start(|_| answer(307, &[("location", "/again")], "")).await;
     let error = Peer::new(&server).exchange(CALL).await.unwrap_err();
-    assert_eq!(error.sent, Sent::Refused, "{error}");
+    assert_eq!(error.sent, Sent::Maybe, "{error}");
     assert_eq!(server.requests().len(), 11);
 }
 
@@ -151,14 +159,38 @@ async fn a_tunnel_carries_tls_to_the_server() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_a_tunnel_is_named() {
+async fn a_proxy_that_refuses_a_tunnel_is_named_with_its_status() {
     let proxy = Server::start(|_| answer(502, &[], "")).await;
-    let server =
-        HttpServer::new("https://server.invalid/mcp").unwrap().proxy(&format!("http://{}", proxy.address)).unwrap();
+    let with_user = format!("http://user:secret@{}", proxy.address);
+    let server = HttpServer::new("https://server.invalid/mcp").unwrap().proxy(&with_user).unwrap();
     let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
     assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport));
-    assert!(error.cause.contains("proxy") && error.cause.contains("server.invalid"), "{error}");
-    assert_eq!(proxy.requests()[0].method, "CONNECT");
+    for part in ["the proxy", &proxy.address.to_string(), "server.invalid", "HTTP 502"] {
+        assert!(error.cause.contains(part), "{error}");
+    }
+    assert!(!error.cause.contains("secret"), "{error}");
+    // Both times as it was told to.
+    let requests = proxy.requests();
+    assert!(requests.iter().all(|request| {
+        (&*request.method, &*request.path) == ("CONNECT", "server.invalid:443")
+            && request.header("proxy-authorization") == Some("Basic dXNlcjpzZWNyZXQ=")
+    }));
+    assert_eq!(requests.len(), 2);
+}
+
+/// To a tunnel and to a request that it passes on.
+#[tokio::test]
+async fn a_proxy_that_wants_a_login_is_permanent_and_named() {
+    for (url, sent) in [("https://server.invalid/mcp", Sent::No), ("http://server.invalid/mcp", Sent::Refused)] {
+        let proxy = Server::start(|_| answer(407, &[("proxy-authenticate", "Basic")], "")).await;
+        let with_user = format!("http://user:secret@{}", proxy.address);
+        let server = HttpServer::new(url).unwrap().proxy(&with_user).unwrap();
+        let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+        assert_eq!((error.sent, error.failure.class), (sent, FailureClass::Permanent), "{error}");
+        assert!(error.cause.contains(&proxy.address.to_string()) && error.cause.contains("authentication"), "{error}");
+        assert!(!error.cause.contains("secret"), "{error}");
+        assert_eq!(proxy.requests().len(), 1);
+    }
 }
 
 #[tokio::test]
@@ -168,6 +200,33 @@ async fn a_proxy_that_is_down_is_named() {
     assert_eq!((error.sent, error.failure.class), (Sent::No, FailureClass::Transport));
     assert!(error.cause.contains("server.invalid:80 through the proxy 127.0.0.1:1"), "{error}");
     assert!(!error.cause.contains("secret"), "{error}");
+}
+
+/// Nobody listens at any address: only then nothing can have been reached.
+#[tokio::test]
+async fn refused_is_what_is_refused_everywhere_and_at_once() {
+    // Both are free: nobody else uses this port, on the second address or the third.
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let to = |addresses: &[&str]| {
+        let url = format!("http://server.localhost:{port}/");
+        HttpServer::new(&url).unwrap().resolver(fixed(addresses))
+    };
+    let class = async |server: &HttpServer| Peer::of(server).exchange(CALL).await.unwrap_err().failure.class;
+    assert_eq!(class(&to(&["127.0.0.3", "127.0.0.4"])).await, FailureClass::Refused);
+    assert_eq!(class(&to(&["::1", "127.0.0.4"])).await, FailureClass::Refused);
+    // One that does not answer, with a backlog that is full, before one that refuses.
+    drop(listener);
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(([127, 0, 0, 2], port).into()).unwrap();
+    let _full = full(socket.listen(1).unwrap()).await;
+    let slow = to(&["127.0.0.2", "127.0.0.4"]).connect_timeout(Duration::from_millis(400));
+    assert_eq!(class(&slow).await, FailureClass::Transport);
+    // A proxy that is down, and a name without an address.
+    let proxied = to(&["127.0.0.4"]).proxy(&format!("http://127.0.0.4:{port}")).unwrap();
+    assert_eq!(class(&proxied).await, FailureClass::Transport);
+    assert_eq!(class(&to(&[])).await, FailureClass::Transport);
 }
 
 /// The environment belongs to a process: the cases run in one of their own.
@@ -180,6 +239,8 @@ async fn proxies_of_the_environment_are_honoured_but_for_loopback() {
         ("ALL_PROXY", "", "http://server.invalid/", true),
         ("HTTP_PROXY", "server.invalid", "http://server.invalid/", false),
         ("HTTP_PROXY", "", &direct.url(), false),
+        // The empty one in upper case goes before it: for dialling and for words.
+        ("http_proxy", "empty", "http://server.invalid/", false),
     ] {
         let proxy = Server::start(|_| json(RESULT)).await;
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -187,9 +248,16 @@ async fn proxies_of_the_environment_are_honoured_but_for_loopback() {
         for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"] {
             command.env_remove(name);
         }
-        command.env(variable, format!("http://{}", proxy.address)).env("NO_PROXY", no_proxy).env("TEST_URL", url);
+        match no_proxy {
+            "empty" => command.env("HTTP_PROXY", ""),
+            no_proxy => command.env("NO_PROXY", no_proxy),
+        };
+        command.env(variable, format!("http://{}", proxy.address)).env("TEST_URL", url).arg("--nocapture");
         let output = in_time(tokio::task::spawn_blocking(move || command.output())).await.unwrap().unwrap();
         assert_eq!(proxy.requests().len(), usize::from(proxied), "{variable} {no_proxy} {url}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let target = said.lines().find_map(|line| line.strip_prefix("target: ")).unwrap();
+        assert_eq!(target.contains(&proxy.address.to_string()), proxied, "{target}");
     }
     assert_eq!(direct.requests().len(), 1);
 }
@@ -198,6 +266,8 @@ async fn proxies_of_the_environment_are_honoured_but_for_loopback() {
 #[ignore = "run by another test, with an environment"]
 async fn one_exchange_in_a_process_of_its_own() {
     if let Ok(url) = std::env::var("TEST_URL") {
-        drop(Peer::of(&HttpServer::new(&url).unwrap()).exchange(CALL).await);
+        let peer = Peer::of(&HttpServer::new(&url).unwrap());
+        println!("\ntarget: {}", peer.client.target());
+        drop(peer.exchange(CALL).await);
     }
 }

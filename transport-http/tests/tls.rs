@@ -1,8 +1,10 @@
 //! TLS: what is trusted, what is shown, and what a failure of it means.
 
+use std::process::Command;
+
 use mcp_reconnect_core::FailureClass;
 use mcp_reconnect_core::replay::Sent;
-use mcp_reconnect_http::HttpServer;
+use mcp_reconnect_http::{HttpServer, Stage};
 use tokio::io::{AsyncWriteExt, copy, sink};
 use tokio::net::TcpListener;
 
@@ -10,7 +12,7 @@ use crate::addresses::fixed;
 use crate::servers::http2::{Fate, Http2Server};
 use crate::servers::tls::{Front, Passes, acceptor, client, root, stranger};
 use crate::support::{Server, json};
-use crate::{CALL, Peer, RESULT, in_time};
+use crate::{CALL, Peer, RESULT, in_time, stages};
 
 async fn backend() -> Server {
     Server::start(|_| json(RESULT)).await
@@ -29,6 +31,43 @@ async fn an_extra_root_is_trusted_and_an_unknown_one_is_permanent() {
     assert!(error.cause.contains("TLS") && error.cause.contains("certificate"), "{error}");
     Peer::of(&trusting(&front.url())).exchange(CALL).await.unwrap();
     assert_eq!(server.requests().len(), 1);
+}
+
+/// The roots of the platform are those of the dial: one that was installed since is trusted.
+#[tokio::test]
+async fn roots_are_read_anew_after_a_certificate_was_refused() {
+    let server = backend().await;
+    let front = Front::start(&server, acceptor(&[], false), Passes::All).await;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "tls::two_dials_in_a_process_of_their_own", "--ignored", "--nocapture"]);
+    command.env("TEST_URL", front.url()).env("TEST_CA", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/certs/ca.pem"));
+    command.env("SSL_CERT_FILE", std::env::temp_dir().join(format!("roots-{}.pem", std::process::id())));
+    command.env_remove("SSL_CERT_DIR");
+    let output = in_time(tokio::task::spawn_blocking(move || command.output())).await.unwrap().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(server.requests().len(), 2);
+}
+
+/// The environment belongs to a process.
+#[tokio::test]
+#[ignore = "run by another test, with an environment"]
+async fn two_dials_in_a_process_of_their_own() {
+    let Ok(url) = std::env::var("TEST_URL") else { return };
+    let (roots, ca) = (std::env::var("SSL_CERT_FILE").unwrap(), std::env::var("TEST_CA").unwrap());
+    // Some root there must be, and this one vouches for nobody here.
+    let stranger = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tests/http/certs/self-signed.pem");
+    std::fs::copy(stranger, &roots).unwrap();
+    let server = HttpServer::new(&url).unwrap();
+    let error = Peer::of(&server).exchange(CALL).await.unwrap_err();
+    assert_eq!(error.failure.class, FailureClass::Permanent, "{error}");
+    std::fs::copy(&ca, &roots).unwrap();
+    Peer::of(&server).exchange(CALL).await.unwrap();
+    // What is known to work is kept, until somebody says that it has changed.
+    std::fs::copy(stranger, &roots).unwrap();
+    Peer::of(&server).exchange(CALL).await.unwrap();
+    server.forget_roots();
+    Peer::of(&server).exchange(CALL).await.unwrap_err();
+    std::fs::remove_file(&roots).unwrap();
 }
 
 #[tokio::test]
@@ -110,10 +149,10 @@ async fn the_protocol_is_agreed_on() {
     assert_eq!(server.runs(), [(0, CALL.to_owned()), (0, CALL.to_owned()), (0, CALL.to_owned())]);
 }
 
-/// Whatever an HTTP/2 connection says about a request that did run, nothing below us sends it again.
+/// A connection that ends under a request says nothing of it, also where the request was within its last GOAWAY.
 #[tokio::test]
-async fn no_request_is_repeated_over_http2() {
-    for fate in [Fate::Refuse, Fate::GoAway, Fate::Hangup] {
+async fn a_request_that_may_have_run_is_not_repeated_over_http2() {
+    for fate in [Fate::GoAway, Fate::Hangup] {
         let how = fate.clone();
         let server = Http2Server::start(acceptor(&["h2"], false), move |run| match run {
             1 => how.clone(),
@@ -128,6 +167,32 @@ async fn no_request_is_repeated_over_http2() {
         // The next one finds a connection.
         peer.exchange(CALL).await.unwrap();
         assert_eq!(server.runs().len(), 3, "{fate:?}");
+    }
+}
+
+/// RFC 9113, 8.7: a refused stream, and one above the last of a GOAWAY. Once on the same session.
+#[tokio::test]
+async fn a_request_that_was_not_processed_is_repeated_once_over_http2() {
+    for (refusals, leaving, answered) in [(1, 0, true), (2, 0, false), (0, 1, true), (0, 2, false), (1, 1, false)] {
+        let server = Http2Server::leaving(acceptor(&["h2"], false), leaving, move |run| match run < refusals {
+            true => Fate::Refuse,
+            false => Fate::Answer(RESULT),
+        })
+        .await;
+        let peer = Peer::of(&trusting(&server.url()));
+        let (stages, on_stage) = stages();
+        let outcome = in_time(peer.client.exchange_in_stages(CALL, &peer.frames, on_stage)).await;
+        assert_eq!(outcome.is_ok(), answered, "{refusals} {leaving}: {outcome:?}");
+        match outcome {
+            Ok(rest) => in_time(rest.drain()).await,
+            Err(error) => {
+                assert_eq!((error.failure.class, error.sent), (FailureClass::Transport, Sent::No), "{error}");
+                peer.exchange(CALL).await.unwrap();
+            }
+        }
+        assert_eq!(server.runs().len(), refusals + 1);
+        let told = [Stage::Sent, Stage::Waiting, Stage::Sent, Stage::Waiting];
+        assert_eq!(*stages.lock().unwrap(), told[..if answered { 3 } else { 4 }], "{refusals} {leaving}");
     }
 }
 

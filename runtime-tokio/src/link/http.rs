@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Config, Failure, FailureClass};
-use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, Reach, Standing, StandingEnd};
+use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, OnStage, Reach, Stage, Standing, StandingEvent};
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
@@ -172,11 +172,9 @@ impl Shared {
                 () = self.end.token.cancelled() => break,
                 frame = frames.recv() => frame,
             };
-            let Some(mut frame) = frame else { break };
-            if frame.begin() {
-                let exchange = self.clone().exchange(frame, inbound.clone());
-                self.spawn(self.exchanges.track_future(exchange));
-            }
+            let Some(frame) = frame else { break };
+            let exchange = self.clone().exchange(frame, inbound.clone());
+            self.spawn(self.exchanges.track_future(exchange));
         }
         // What comes too late is told so at once.
         frames.close();
@@ -195,11 +193,19 @@ impl Shared {
     async fn exchange(self: Arc<Self>, mut outbound: Outbound, inbound: mpsc::Sender<Box<str>>) {
         let frame: Box<str> = outbound.frame().into();
         let asks_for_life = asks_for_life(&frame);
+        let progress = outbound.progress();
+        let on_stage: OnStage = Arc::new(move |stage| match stage {
+            Stage::Sent => progress.begin(),
+            Stage::Waiting => {
+                progress.wait();
+                true
+            }
+        });
         let mut repeated = false;
         loop {
             let exchanged = tokio::select! {
                 biased;
-                exchanged = self.client.exchange(&frame, &inbound) => exchanged,
+                exchanged = self.client.exchange_in_stages(&frame, &inbound, on_stage.clone()) => exchanged,
                 () = outbound.given_up() => return,
                 never = self.begins() => match never {},
             };
@@ -222,6 +228,10 @@ impl Shared {
                 return outbound.finish(Err(failure));
             }
             match error.reach {
+                // Some servers refuse the question after life, and serve everything else.
+                Reach::Doubt if asks_for_life && error.status.is_some_and(|status| status.is_client_error()) => {
+                    return outbound.finish(Err(failure));
+                }
                 Reach::Exchange => return outbound.finish(Err(failure)),
                 Reach::Session => {
                     self.end(error.failure, error.cause);
@@ -265,9 +275,11 @@ impl Shared {
         let mut standing = Standing::new(self.client.clone());
         loop {
             match standing.run(&inbound).await {
-                StandingEnd::Absent(why) => return tracing::debug!(%why, "no standing stream in this session"),
-                StandingEnd::Session(error) => return self.end(error.failure, error.cause),
-                StandingEnd::Doubt(error) => {
+                // What was missed in between is not known yet.
+                StandingEvent::Reopened => {}
+                StandingEvent::Absent(why) => return tracing::debug!(%why, "no standing stream in this session"),
+                StandingEvent::Session(error) => return self.end(error.failure, error.cause),
+                StandingEvent::Doubt(error) => {
                     if !self.probe(&error, false).await {
                         return;
                     }

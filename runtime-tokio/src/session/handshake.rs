@@ -294,10 +294,8 @@ impl Attempt<'_> {
     /// The probe got no answer at all.
     async fn judge_probe_failure(&self, failure: CallFailure) -> Result<Probed, HandshakeError> {
         // An HTTP endpoint that refuses the request as such (400, 404, 405, 406, 415) knows nothing of the modern era;
-        // a refused login (401, 403), a rate limit, a 5xx or a refused connection teach nothing.
-        if failure.sent == Sent::Refused
-            && !matches!(failure.failure.class, FailureClass::NeedsAuth | FailureClass::RateLimited)
-        {
+        // a refused login (401, 403, 407), a rate limit, a 5xx or a refused connection teach nothing.
+        if (failure.sent, failure.failure.class) == (Sent::Refused, FailureClass::Transport) {
             return Ok(Probed::Legacy(failure.cause.to_string()));
         }
         let CallFailure { sent, failure, cause } = failure;

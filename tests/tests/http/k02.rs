@@ -227,7 +227,8 @@ async fn k02_a_404_to_the_standing_stream_ends_the_session() {
     assert_eq!(text(soon(connection.call_tool(tool_with("write", "last"))).await), "last");
     assert_eq!(soon(until_ready(&mut events)).await, 2);
     let ledger = server.ledger();
-    assert_eq!((ledger.initializes(), ledger.executions("write"), ledger.posts_of("ping")), (2, 1, 0));
+    // The session is asked whether it was meant.
+    assert_eq!((ledger.initializes(), ledger.executions("write"), ledger.posts_of("ping")), (2, 1, 1));
     assert_forgotten(&ledger);
 }
 

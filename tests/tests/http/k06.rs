@@ -105,7 +105,7 @@ async fn k06_three_servers() {
     assert_eq!(soon(until_ready(&mut a_events)).await, 1);
     wave(&a_connection, 3).await;
     let (class, cause) = next_failure(&mut b_events).await;
-    assert_eq!(class, FailureClass::Transport);
+    assert_eq!(class, FailureClass::Refused);
     assert!(cause.contains("refused"), "{cause}");
     // Long after, the third is still in its first start.
     assert_eq!((c_connection.snapshot().status, c_connection.snapshot().stats.failures), (Status::Connecting, 0));

@@ -227,7 +227,7 @@ async fn k08_each_episode_has_one_notice() {
             match soon(events.next()).await.expect("an event") {
                 Event::Status { status: Status::Parked(reason), failure, .. } => {
                     assert!(matches!(reason, ParkReason::Exhausted | ParkReason::Flapping), "{reason:?}");
-                    assert_eq!(failure, Some(FailureClass::Transport));
+                    assert_eq!(failure, Some(FailureClass::Refused));
                     parked += 1;
                 }
                 Event::Withdrawn => withdrawn += 1,

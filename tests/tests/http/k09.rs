@@ -117,7 +117,11 @@ async fn k09_four_routes() {
     let user = async |_: &FakeHttp, connection: &Connection, ready| {
         (0..20).for_each(|_| connection.invalidate(epoch(ready), "the user wants another one"));
     };
-    let restart = async |server: &FakeHttp, _: &Connection, _| server.restart().await;
+    let restart = async |server: &FakeHttp, _: &Connection, _| {
+        // A stream that was never open tells of no loss.
+        server.watch().wait_until(|ledger| ledger.open_streams() == 1).await;
+        server.restart().await;
+    };
     let forget = async |server: &FakeHttp, _: &Connection, _| server.forget_sessions().await;
     soon(async {
         tokio::join!(

@@ -151,7 +151,10 @@ async fn k13_event_order() {
         let (seen, failure, cause) = next_status_event(&mut slow).await;
         assert_eq!((seen, next_status(&mut other).await), (*status, *status), "event {number}");
         if *status == Status::TransientFailure {
-            assert!(matches!(failure, Some(FailureClass::Transport | FailureClass::SessionGone)), "{failure:?}");
+            assert!(
+                matches!(failure, Some(FailureClass::Transport | FailureClass::Refused | FailureClass::SessionGone)),
+                "{failure:?}"
+            );
             assert!(cause.is_some_and(|cause| !cause.is_empty()));
         }
     }

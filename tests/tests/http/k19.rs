@@ -171,13 +171,13 @@ async fn k19_403_with_a_challenge() {
     assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
 }
 
-/// Without a challenge there is nothing that other credentials could mend: that call is refused, and no other.
+/// Without a challenge there is nothing that other credentials could mend: the session is asked, and stays.
 #[tokio::test]
 async fn k19_403_without_a_challenge() {
     let keys = Keyring::holding("T1", Some("T2"));
     let (server, connection, events) = ready("token T1\ncall write status 403 \"not yours\"", &keys).await;
     match connection.call_tool(tool("write")).await {
-        Err(error @ CallError::NotSent { class: FailureClass::NeedsAuth, .. }) => {
+        Err(error @ CallError::OutcomeUnknown { class: FailureClass::Transport, .. }) => {
             assert!(error.to_string().contains("not yours"), "{error}");
         }
         other => panic!("{other:?}"),
@@ -271,7 +271,8 @@ async fn k19_a_refreshed_token_that_is_refused_too() {
     let result = connection.call_tool(tool("write")).await;
     assert!(result.as_ref().is_err_and(CallError::not_run), "{result:?}");
     until_status(&mut events, |status| status == Status::Parked(ParkReason::NeedsAuth)).await;
-    assert_eq!((keys.asked(), server.ledger().posts_of("tools/call")), ((1, 0), 2));
+    // Once for the session, and once for the `initialize` that followed it.
+    assert_eq!((keys.asked(), server.ledger().posts_of("tools/call")), ((2, 0), 2));
     assert_eq!(server.ledger().executions("write"), 0);
 }
 
@@ -364,15 +365,17 @@ async fn k19_only_an_operator_is_prompted() {
     assert_eq!(keys.asked(), (4, 1));
 }
 
-/// Without a source of credentials there is nothing to refresh, and nothing to try.
+/// Without a source of credentials there is nothing to refresh; it may pass all the same.
 #[tokio::test]
 async fn k19_without_credentials() {
     let server = serve("token T1").await;
     let connection = super::builder(&server).build().unwrap();
     let mut events = connection.events();
-    until_status(&mut events, |status| status == Status::Parked(ParkReason::NeedsAuth)).await;
-    assert_eq!(server.ledger().posts(), 1);
+    until_status(&mut events, |status| status == Status::TransientFailure).await;
+    assert_eq!(connection.snapshot().failure, Some(FailureClass::Unauthorized));
     assert!(connection.last_failure().is_some_and(|cause| cause.contains("401")), "{:?}", connection.last_failure());
+    server.set_script("").await.unwrap();
+    until_ready(&mut events).await;
 }
 
 /// Clones of a server share its credentials: two connections that find the token expired renew it once.

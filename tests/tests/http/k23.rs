@@ -199,7 +199,7 @@ async fn k23_modern_server_becomes_legacy() {
         "",
         "\n capabilities tools\nspawn 2:\n missing status 400 \"an id, please\"",
         "\n capabilities tools\nspawn 2:\n missing status 406",
-        "\n capabilities tools\nspawn 2:\n missing status 422",
+        "\n capabilities tools\nspawn 2:\n missing status 426",
     ] {
         let (server, connection, mut events) = ready(&format!("spawn 1:\n era modern{back}")).await;
         server.restart().await;

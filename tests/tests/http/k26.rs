@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mcp_reconnect::core::{FailureClass, Status};
+use mcp_reconnect::core::{FailureClass, ParkReason, Status};
 use mcp_reconnect::http::HttpConnector;
 use mcp_reconnect::{Builder, Connection, HttpServer};
 use mcp_reconnect_tests::fake::FakeHttp;
@@ -58,7 +58,8 @@ async fn serves(url: &str) {
 async fn fails(builder: Builder) -> Arc<str> {
     let connection = builder.build().unwrap();
     until_status(&mut connection.events(), |status| status == Status::TransientFailure).await;
-    assert!(matches!(connection.snapshot().failure, Some(FailureClass::Transport | FailureClass::StartTimeout)));
+    let failure = connection.snapshot().failure;
+    assert!(matches!(failure, Some(FailureClass::Transport | FailureClass::Refused | FailureClass::StartTimeout)));
     connection.last_failure().unwrap()
 }
 
@@ -181,12 +182,23 @@ async fn k26_proxy_variables() {
     }
 }
 
-/// A tunnel that the proxy refuses: transient, and the hop is named. Beyond one that it makes, the server is asked.
+/// A tunnel that the proxy refuses: transient, or for a user to repair, and the hop is named. Beyond one that it makes, the server is asked.
 #[tokio::test]
 async fn k26_a_proxy_that_refuses() {
     if let Some(url) = told() {
-        let why = fails(to(&url)).await;
-        assert!(why.contains("proxy") && why.contains("server.invalid"), "{why}");
+        let connection = to(&url).build().unwrap();
+        let failed = |status| matches!(status, Status::TransientFailure | Status::Parked(_));
+        let status = until_status(&mut connection.events(), failed).await.pop();
+        let why = connection.last_failure().unwrap();
+        for part in ["the proxy", "127.0.0.1:", "server.invalid"] {
+            assert!(why.contains(part), "{why}");
+        }
+        // A login at the proxy is a user's to repair.
+        match status {
+            Some(Status::TransientFailure) => assert!(why.contains("HTTP 502 Bad Gateway"), "{why}"),
+            Some(Status::Parked(ParkReason::Permanent)) => assert!(why.contains("authentication"), "{why}"),
+            other => panic!("{other:?}: {why}"),
+        }
         return;
     }
     let server = serve("").await;

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use mcp_reconnect::core::{FailureClass, ParkReason, Refusal, State, Status, WakeCause};
 use mcp_reconnect::http::HttpConnector;
 use mcp_reconnect::oauth::OAuth;
-use mcp_reconnect::{Builder, CallError, CallOptions, Connection, Credentials, HttpServer, Refresh};
+use mcp_reconnect::{Builder, CallError, Connection, Credentials, HttpServer, Refresh};
 use mcp_reconnect_tests::fake::FakeHttp;
 use rmcp::transport::AuthorizationManager;
 use rmcp::transport::auth::{
@@ -17,7 +17,7 @@ use rmcp::transport::auth::{
 use serde_json::json;
 
 use self::endpoint::{Reply, TokenEndpoint};
-use super::clock::{quick, turns};
+use super::clock::{quick, skip, turns};
 use super::serve;
 use crate::support::*;
 
@@ -190,7 +190,8 @@ async fn without_a_refresh_token_nobody_is_asked() {
     assert_eq!(endpoint.asked(), 0);
 }
 
-/// However an authorization server is down, it is an outage: nobody has to log in, and the call that waits is answered.
+/// However an authorization server is down, it is an outage: nobody has to log in, the session stays, and calls are told
+/// that they were not sent, until it is back.
 #[tokio::test]
 async fn an_authorization_server_that_is_down_is_an_outage() {
     let down = [
@@ -208,21 +209,18 @@ async fn an_authorization_server_that_is_down_is_an_outage() {
         let mut events = connection.events();
         assert_eq!(until_ready(&mut events).await, 1);
         server.set_script("token T2").await.unwrap();
-        let patient = CallOptions { max_wait: secs(60), ..CallOptions::default() };
-        let call = connection.call_tool_with(tool_with("write", "late"), &patient);
-        let recovery = async {
-            let mut seen = connection.events();
-            tokio::select! {
-                () = endpoint.until_asked(3) => {}
-                seen = until_status(&mut seen, parked) => panic!("{reply:?}: {seen:?}"),
+        for _ in 0..3 {
+            match connection.call_tool(tool_with("write", "early")).await {
+                Err(CallError::NotSent { class: FailureClass::Transport, .. }) => {}
+                other => panic!("{reply:?}: {other:?}"),
             }
-            assert_eq!(connection.snapshot().failure, Some(FailureClass::Transport), "{reply:?}");
-            endpoint.answer([Reply::tokens("T2", Some("R2"), 3600)]);
-        };
-        assert_eq!(text(tokio::join!(call, recovery).0), "late", "{reply:?}");
-        let seen = drain_statuses(connection, events).await;
-        assert!(!seen.into_iter().any(parked), "{reply:?}");
-        assert_eq!(server.ledger().executions("write"), 1);
+        }
+        assert_eq!(endpoint.asked(), 1, "{reply:?}: the next time is later");
+        endpoint.answer([Reply::tokens("T2", Some("R2"), 3600)]);
+        skip(secs(5)).await;
+        assert_eq!(text(connection.call_tool(tool_with("write", "late")).await), "late", "{reply:?}");
+        assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown], "{reply:?}");
+        assert_eq!((server.ledger().executions("write"), server.ledger().initializes()), (1, 1));
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) enum Face {
     Http2,
     /// The same, to clients that the root vouches for.
     KnownClientsHttp2,
-    /// HTTP/2 where a tool's answer becomes the word that nothing was run.
+    /// HTTP/2 where the stream of a tool call is refused.
     RefusesCalls,
 }
 
@@ -166,7 +166,7 @@ impl Tls {
         Self { url, address, face, goaway, counts, _tasks: tasks }
     }
 
-    /// From the next connection on; for `RefusesCalls`, from the next answer on.
+    /// From the next connection on; for `RefusesCalls`, from the next call on.
     pub(super) fn show(&self, face: Face) {
         self.face.send_replace(face);
     }
@@ -238,6 +238,9 @@ async fn relay((request, mut respond): (http::Request<RecvStream>, SendResponse<
         bytes.extend_from_slice(&chunk);
     }
     let is_call = String::from_utf8_lossy(&bytes).contains("tools/call");
+    if is_call && *shared.face.borrow() == Face::RefusesCalls {
+        return respond.send_reset(Reason::REFUSED_STREAM);
+    }
     let url = format!("http://{}{}", shared.backend, head.uri.path());
     let asked = shared.client.request(head.method, url).headers(head.headers).body(bytes).send();
     let response = tokio::select! {
@@ -245,9 +248,6 @@ async fn relay((request, mut respond): (http::Request<RecvStream>, SendResponse<
         _ = poll_fn(|context| respond.poll_reset(context)) => return,
     };
     let Ok(mut response) = response else { return respond.send_reset(Reason::INTERNAL_ERROR) };
-    if is_call && *shared.face.borrow() == Face::RefusesCalls {
-        return respond.send_reset(Reason::REFUSED_STREAM);
-    }
     let mut head = http::Response::new(());
     *head.status_mut() = response.status();
     *head.headers_mut() = response.headers().clone();

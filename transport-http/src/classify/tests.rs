@@ -6,15 +6,30 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777) // Sun, 06 Nov 1994 08:49:37 GMT
 }
 
-fn verdict(session: bool, status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Classification {
+/// A request of a session over HTTP; without the shortcut by words.
+const SESSION: Asked<'_> = Asked { id: Some("7"), session: true, established: true, words: false };
+/// One of an era, or of a server, without session ids.
+const NO_ID: Asked<'_> = Asked { session: false, ..SESSION };
+const HANDSHAKE: Asked<'_> = Asked { id: Some("7"), session: false, established: false, words: false };
+const WITH_WORDS: Asked<'_> = Asked { words: true, ..SESSION };
+
+fn classified(asked: Asked<'_>, status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Classification {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         map.append(*name, HeaderValue::from_static(value));
     }
-    classify(Asked { id: Some("7"), session }, StatusCode::from_u16(status).unwrap(), &map, body, now())
+    classify(asked, StatusCode::from_u16(status).unwrap(), &map, body, now())
 }
 
-/// What real servers answer to a session id from before their restart.
+#[track_caller]
+fn refused(asked: Asked<'_>, status: u16, body: &str) -> Refusal {
+    match classified(asked, status, &[], body) {
+        Classification::Refused(refusal) => refusal,
+        other => panic!("{status} {body}: {other:?}"),
+    }
+}
+
+/// What real servers answer to a session id from before their restart, where no handler ran: their words are enough.
 const STALE: &[(&str, u16, &str)] = &[
     (
         "server-everything 2026.8.31",
@@ -43,68 +58,130 @@ const STALE: &[(&str, u16, &str)] = &[
     ),
     ("rmcp 3.11", 404, "Not Found: Session not found"),
     ("codex#12869", 401, "Unauthorized: Session not found"),
-    ("pi-mcp-adapter#184", 400, r#"{"error":{"code":-32000,"message":"Server not initialized"},"id":7}"#),
     ("a gate behind a 503", 503, r#"{"error":{"code":-32001,"message":"Session not found"},"id":null}"#),
-    ("a gate behind a 503, with our id", 503, r#"{"error":{"code":-32001,"message":"Session not found"},"id":7}"#),
     ("an empty 404", 404, ""),
     ("410", 410, "gone"),
-    ("404 with our id", 404, r#"{"error":{"code":-32001,"message":"no such session"},"id":7}"#),
     ("one JSON error in words", 401, r#"{"error":"Session not found"}"#),
 ];
 
 #[test]
-fn a_session_is_lost_by_the_table() {
+fn a_session_is_lost_by_404_and_410_and_by_known_words() {
+    let gone = |refusal: &Refusal| {
+        (refusal.failure, refusal.reach, refusal.sent, refusal.gate)
+            == (FailureClass::SessionGone.into(), Reach::Session, Sent::Refused, true)
+    };
     for (who, status, body) in STALE {
-        assert_eq!(verdict(true, *status, &[], body), Classification::SessionGone, "{who}");
-        assert_eq!(Classification::SessionGone.sent(), Sent::Refused);
-    }
-}
-
-#[test]
-fn without_a_session_id_nothing_is_lost() {
-    for (who, status, body) in STALE {
-        assert_ne!(verdict(false, *status, &[], body), Classification::SessionGone, "{who}");
-    }
-    assert_eq!(verdict(false, 404, &[], "<html>"), Classification::NotFound);
-    assert_eq!(Classification::NotFound.failure(), FailureClass::Transport.into());
-}
-
-#[test]
-fn every_row_of_the_table_is_met_by_an_example() {
-    for loss in SESSION_LOSS {
-        assert!(STALE.iter().any(|(_, status, _)| *status == loss.status), "{} ({})", loss.status, loss.who);
+        assert!(gone(&refused(WITH_WORDS, *status, body)), "{who}");
+        // Without the shortcut it is asked, and a gate says that nothing ran.
+        match classified(SESSION, *status, &[], body) {
+            Classification::Refused(refusal) if matches!(status, 404 | 410) => assert!(gone(&refusal), "{who}"),
+            Classification::Refused(refusal) => {
+                assert_eq!((refusal.reach, refusal.sent, refusal.gate), (Reach::Doubt, Sent::Maybe, true), "{who}");
+            }
+            Classification::Unauthorized(_) => assert_eq!(*status, 401, "{who}"),
+            Classification::Answer => panic!("{who}"),
+        }
     }
     for sentence in GATE_SENTENCES {
-        assert_eq!(verdict(true, 400, &[], sentence), Classification::SessionGone, "{sentence}");
-        assert_eq!(
-            verdict(true, 400, &[], &format!("Bad Request: {sentence}.")),
-            Classification::SessionGone,
-            "{sentence}"
-        );
+        assert!(gone(&refused(WITH_WORDS, 400, sentence)), "{sentence}");
+        assert!(gone(&refused(WITH_WORDS, 400, &format!("Bad Request: {sentence}."))), "{sentence}");
     }
 }
 
 #[test]
-fn a_bad_request_of_another_kind_loses_no_session() {
-    for body in [
-        r#"{"error":{"code":-32602,"message":"browser session not found: tab 3"},"id":null}"#,
-        "Bad Request: Unsupported protocol version (supported: 2025-06-18)",
-        "",
-    ] {
-        assert_eq!(verdict(true, 400, &[], body), Classification::Refused, "{body}");
+fn without_a_session_id_nothing_is_lost_without_asking() {
+    for asked in [NO_ID, HANDSHAKE, Asked { words: true, ..NO_ID }] {
+        for (who, status, body) in STALE {
+            if let Classification::Refused(refusal) = classified(asked, *status, &[], body) {
+                assert_eq!(refusal.reach, Reach::Doubt, "{who}");
+            }
+        }
     }
-    // From 2026-07-28 on unknown methods are a 404.
-    let body = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"Method not found"}}"#;
-    assert_eq!(verdict(true, 404, &[], body), Classification::Answer);
+    // What is no request gets no answer, and raises no doubt.
+    for (who, status, body) in STALE {
+        if let Classification::Refused(refusal) = classified(Asked { id: None, ..WITH_WORDS }, *status, &[], body) {
+            assert_eq!(refusal.reach, Reach::Exchange, "{who}");
+        }
+    }
 }
 
 #[test]
-fn an_error_with_our_id_is_the_answer_whatever_the_status() {
-    for status in [400, 403, 404, 405, 500, 503] {
-        let body = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"boom"}}"#;
-        assert_eq!(verdict(false, status, &[], body), Classification::Answer, "{status}");
-        let other = r#"{"jsonrpc":"2.0","id":8,"error":{"code":-32603,"message":"boom"}}"#;
-        assert_ne!(verdict(false, status, &[], other), Classification::Answer, "{status}");
+fn an_answer_under_our_id_is_delivered_whatever_it_says() {
+    for message in ["boom", "Session not found", "Server not initialized"] {
+        for status in [400, 403, 404, 405, 410, 500, 503] {
+            for code in [-32603, -32001, -32020, -32022, -32601] {
+                let body = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{{"code":{code},"message":"{message}"}}}}"#);
+                assert_eq!(classified(WITH_WORDS, status, &[], &body), Classification::Answer, "{status} {body}");
+                let other = body.replace('7', "8");
+                assert_ne!(classified(WITH_WORDS, status, &[], &other), Classification::Answer, "{status} {other}");
+            }
+        }
+    }
+}
+
+/// How far a request got, as long as the session answers other questions, and when it refuses them in the same way.
+#[test]
+fn what_was_refused_has_not_run_where_that_is_known() {
+    for status in 300..600 {
+        let Classification::Refused(refusal) = classified(SESSION, status, &[], "") else {
+            assert_eq!(status, 401);
+            continue;
+        };
+        let (sent, gate) = match status {
+            404 | 410 => (Sent::Refused, true), // lost
+            405..=407 | 411 | 413..=415 | 417 | 421 | 425 | 426 | 428 | 429 | 431 | 511 => (Sent::Refused, true),
+            400 | 402 | 403 | 501 => (Sent::Maybe, true),
+            _ => (Sent::Maybe, false),
+        };
+        assert_eq!((refusal.sent, refusal.gate), (sent, gate), "{status}");
+        let reach = match status {
+            404 | 410 => Reach::Session,
+            429 => Reach::Exchange,
+            _ => Reach::Doubt,
+        };
+        assert_eq!(refusal.reach, reach, "{status}");
+    }
+}
+
+#[test]
+fn before_the_handshake_is_over_nothing_runs() {
+    for status in [400, 403, 404, 405, 406, 415] {
+        assert_eq!(refused(HANDSHAKE, status, "").sent, Sent::Refused, "{status}");
+    }
+    for status in [408, 500, 502, 503, 504] {
+        assert_eq!(refused(HANDSHAKE, status, "").sent, Sent::Maybe, "{status}");
+    }
+}
+
+#[test]
+fn a_403_without_a_challenge_is_about_the_sender_or_a_doubt() {
+    assert_eq!(refused(HANDSHAKE, 403, "").failure.class, FailureClass::Permanent);
+    for asked in [SESSION, NO_ID] {
+        let refusal = refused(asked, 403, "");
+        assert_eq!((refusal.failure.class, refusal.reach), (FailureClass::Transport, Reach::Doubt));
+    }
+    assert_eq!(refused(HANDSHAKE, 407, "").failure.class, FailureClass::Permanent);
+    assert_eq!(refused(SESSION, 407, "").failure.class, FailureClass::Permanent);
+}
+
+#[test]
+fn the_codes_of_the_modern_era_are_told_apart() {
+    let error = |code: i64| format!(r#"{{"jsonrpc":"2.0","id":null,"error":{{"code":{code},"message":"no"}}}}"#);
+    for status in [200, 400, 500] {
+        for (code, reach, sent) in [
+            (-32020, Reach::Exchange, Sent::Refused),
+            (-32021, Reach::Exchange, Sent::Maybe),
+            (-32022, Reach::Doubt, Sent::Refused),
+            (-32603, Reach::Doubt, Sent::Maybe),
+        ] {
+            let body = error(code);
+            let refusal = match status {
+                200 => nothing(NO_ID, StatusCode::OK, Message::read(&body).unwrap().rpc_error()),
+                _ => refused(NO_ID, status, &body),
+            };
+            assert_eq!((refusal.reach, refusal.sent), (reach, sent), "{status} {code}");
+            assert_eq!(refusal.rpc, Some((code, "no".into())));
+        }
     }
 }
 
@@ -112,37 +189,56 @@ fn an_error_with_our_id_is_the_answer_whatever_the_status() {
 fn a_challenge_asks_for_a_login_even_where_a_session_is_spoken_of() {
     let challenge = [("www-authenticate", "Bearer error=\"invalid_token\"")];
     for status in [401, 403] {
-        let found = verdict(true, status, &challenge, "Unauthorized: Session not found");
+        let found = classified(WITH_WORDS, status, &challenge, "Unauthorized: Session not found");
         assert_eq!(found, Classification::Unauthorized("Bearer error=\"invalid_token\"".into()), "{status}");
-        assert_eq!((found.failure().class, found.sent()), (FailureClass::NeedsAuth, Sent::Refused));
     }
-    assert_eq!(verdict(true, 401, &[], "nope"), Classification::Unauthorized(String::new()));
-    assert_eq!(verdict(true, 403, &[], "nope"), Classification::Forbidden);
+    assert_eq!(classified(SESSION, 401, &[], "nope"), Classification::Unauthorized(String::new()));
+    // The answer to whom is not let in is not the tool's.
+    let body = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"boom"}}"#;
+    assert_eq!(classified(SESSION, 401, &[], body), Classification::Unauthorized(String::new()));
 }
 
 #[test]
-fn hints_of_429_and_503_are_read() {
+fn hints_are_read() {
     let seconds = Some(Duration::from_secs(7));
-    assert_eq!(verdict(true, 429, &[("retry-after", "7")], ""), Classification::RateLimited(seconds));
-    assert_eq!(verdict(true, 503, &[("retry-after", "7")], ""), Classification::ServerError(seconds));
-    let date = [("retry-after", "Sun, 06 Nov 1994 08:49:44 GMT")];
-    assert_eq!(verdict(false, 429, &date, ""), Classification::RateLimited(seconds));
-    assert_eq!(verdict(false, 429, &[("retry-after", "soon")], ""), Classification::RateLimited(None));
-    assert_eq!(verdict(false, 502, &[], "<html>"), Classification::ServerError(None));
-    let failure = Classification::RateLimited(seconds).failure();
-    assert_eq!(failure, Failure { class: FailureClass::RateLimited, retry_after: seconds });
-    assert_eq!(Classification::ServerError(seconds).failure().class, FailureClass::Transport);
-    assert_eq!(Classification::RateLimited(None).sent(), Sent::Refused);
-    assert_eq!(Classification::ServerError(None).sent(), Sent::Maybe);
+    for value in ["7", "Sun, 06 Nov 1994 08:49:44 GMT"] {
+        for (status, class) in
+            [(429, FailureClass::RateLimited), (503, FailureClass::Transport), (408, FailureClass::Transport)]
+        {
+            let found = classified(SESSION, status, &[("retry-after", value)], "");
+            let Classification::Refused(refusal) = found else { panic!("{found:?}") };
+            assert_eq!(refusal.failure, Failure { class, retry_after: seconds }, "{status} {value}");
+        }
+    }
+    let found = classified(SESSION, 429, &[("retry-after", "soon")], "");
+    assert!(matches!(found, Classification::Refused(refusal) if refusal.failure.retry_after.is_none()));
+    let found = classified(WITH_WORDS, 429, &[], "Session not found");
+    assert!(matches!(found, Classification::Refused(refusal) if refusal.reach == Reach::Exchange));
+    let gate = r#"{"id":null,"error":{"code":-32001,"message":"Session not found"}}"#;
+    assert_eq!(refused(WITH_WORDS, 429, gate).failure.class, FailureClass::RateLimited);
+    // A session that is lost is asked for anew at once.
+    let found = classified(SESSION, 404, &[("retry-after", "7")], "");
+    assert!(matches!(found, Classification::Refused(refusal) if refusal.failure == FailureClass::SessionGone.into()));
 }
 
 #[test]
-fn what_a_legacy_endpoint_says_to_a_probe_is_a_refusal() {
-    for status in [400, 404, 405, 406, 415] {
-        let found = verdict(false, status, &[], "");
-        assert_eq!((found.failure().class, found.sent()), (FailureClass::Transport, Sent::Refused), "{status}");
+fn gates_are_whole_sentences_with_their_codes() {
+    for (code, message, gate) in [
+        (-32000, "Bad Request: Server not initialized", true),
+        (-32001, "Session not found", true),
+        (32600, "Session terminated.", true),
+        (-32602, "Invalid request parameters", true),
+        (-32005, "Session 'A1' not found or expired. Please re-initialize the connection.", true),
+        (-32602, "Invalid request parameters: query", false),
+        (-32602, "Session not found", false),
+        (-32000, "browser session not found: tab 3", false),
+        (-32005, "Session 'A1' not found", false),
+        (-32603, "Session 'A1' not found or expired. Please re-initialize the connection.", false),
+    ] {
+        assert_eq!(comes_before_handlers(code, message), gate, "{code} {message}");
     }
-    for status in [500, 502, 503, 504] {
-        assert_eq!(verdict(false, status, &[], "").sent(), Sent::Maybe, "{status}");
+    // They are no shortcut: such an error may be about the request.
+    for gate in GATES {
+        assert!(!is_gate_error(gate.code, gate.says), "{}", gate.server);
     }
 }

@@ -1,10 +1,12 @@
 //! A server that speaks HTTP/2 and nothing else.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 
 use h2::{Reason, RecvStream};
 use http::{Response, header::CONTENT_TYPE};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -17,7 +19,7 @@ use super::tls::accept;
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
     Answer(&'static str),
-    /// The stream is reset: "the request was not processed", which is not true.
+    /// The stream is reset: the request was not processed.
     Refuse,
     /// The connection is closed with a GOAWAY that lets no answer through.
     GoAway,
@@ -30,7 +32,7 @@ pub(crate) enum Fate {
 /// The server. Dropping it closes every socket.
 pub(crate) struct Http2Server {
     port: u16,
-    /// Each request that has run: the number of its connection, from 0, and its body.
+    /// Each request that was read: the number of its connection, from 0, and its body.
     runs: watch::Sender<Vec<(usize, String)>>,
     _tasks: JoinSet<()>,
 }
@@ -40,6 +42,15 @@ type Handler = Arc<dyn Fn(usize) -> Fate + Send + Sync>;
 impl Http2Server {
     /// `handler`: what becomes of each request, counted from 0.
     pub(crate) async fn start(acceptor: TlsAcceptor, handler: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Self {
+        Self::leaving(acceptor, 0, handler).await
+    }
+
+    /// So many of its first connections say that they are about to leave before they have looked at the request.
+    pub(crate) async fn leaving(
+        acceptor: TlsAcceptor,
+        connections_that_leave: usize,
+        handler: impl Fn(usize) -> Fate + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (runs, handler): (_, Handler) = (watch::Sender::new(Vec::new()), Arc::new(handler));
@@ -51,8 +62,10 @@ impl Http2Server {
                 let Ok((socket, _)) = listener.accept().await else { return };
                 let (acceptor, log, handler) = (acceptor.clone(), log.clone(), handler.clone());
                 connections.spawn(async move {
-                    if let Some(stream) = accept(&acceptor, socket).await {
-                        drop(serve(stream, number, &log, &handler).await);
+                    match accept(&acceptor, socket).await {
+                        Some(stream) if number < connections_that_leave => drop(leave(stream).await),
+                        Some(stream) => drop(serve(stream, number, &log, &handler).await),
+                        None => {}
                     }
                 });
             }
@@ -118,6 +131,29 @@ async fn serve(
         let head = Response::builder().header(CONTENT_TYPE, "application/json").body(()).unwrap();
         respond.send_response(head, false)?.send_data(answer.into(), true)?;
     }
+    Ok(())
+}
+
+/// Reads up to the end of the first request and says GOAWAY, with no stream among those that could have been processed
+/// (RFC 9113, 6.8).
+async fn leave(mut stream: TlsStream<TcpStream>) -> io::Result<()> {
+    const HEAD: usize = 9;
+    const SETTINGS: [u8; HEAD] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const GOAWAY: [u8; HEAD + 8] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    stream.write_all(&SETTINGS).await?;
+    stream.read_exact(&mut [0; b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()]).await?;
+    loop {
+        let mut head = [0; HEAD];
+        stream.read_exact(&mut head).await?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        stream.read_exact(&mut vec![0; length as usize]).await?;
+        if (head[3], head[4] & 1) == (0, 1) {
+            break;
+        }
+    }
+    stream.write_all(&GOAWAY).await?;
+    stream.flush().await?;
+    drop(copy(&mut stream, &mut sink()).await); // until the client hangs up
     Ok(())
 }
 
