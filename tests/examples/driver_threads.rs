@@ -1,6 +1,6 @@
 //! A driver on threads and the channels of std: one thread owns the machine, and everybody else sends it messages.
 //!
-//! The driver waits in one place only, which is the [`Clock`]'s: that is where virtual time enters.
+//! The driver waits in one place only, which is the `Clock`'s: that is where virtual time enters.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
