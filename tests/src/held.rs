@@ -1,4 +1,4 @@
-//! Connections that are Ready and idle, to be measured: what do they take, and how often does anybody wake up?
+//! Connections that are Ready and idle, for measurements of their memory and wake-ups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::least::{Least, Server, bare};
 
-/// What is held.
+/// Kind of the things that are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Supervised connections.

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 /// How many frames a link queues, each way.
 const CAPACITY: usize = 64;
 
-/// What a server is and has heard.
+/// The least server, with a count of its messages.
 #[derive(Debug)]
 pub struct Server {
     /// With one tool, or without any.
@@ -35,7 +35,7 @@ impl Server {
         Arc::new(Self { tools, heard: AtomicU64::new(0), open: Semaphore::new(Semaphore::MAX_PERMITS) })
     }
 
-    /// The same that does not answer `initialize` before [`open`](Self::open).
+    /// A server that does not answer `initialize` before [`open`](Self::open).
     pub fn closed(tools: bool) -> Arc<Self> {
         Arc::new(Self { tools, heard: AtomicU64::new(0), open: Semaphore::new(0) })
     }

@@ -1,5 +1,5 @@
-//! Storms and faults in simulated time: `mcp_reconnect_tests::storm`. The long versions are commands of the binary
-//! `storm`.
+//! Storms and faults in simulated time: `mcp_reconnect_tests::storm`. The long versions are commands of the program
+//! `storm` of mcp-reconnect-bench.
 
 use std::path::Path;
 use std::time::Duration;

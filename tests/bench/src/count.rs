@@ -1,5 +1,5 @@
-//! Work whose instructions are counted (callgrind) and whose allocations are (DHAT): figures that neither the machine
-//! nor its load changes, so that they can be held to limits.
+//! Work whose instructions (callgrind) and allocations (DHAT) are counted: figures that neither the machine nor its load changes,
+//! so that they can be held to limits.
 //!
 //! The binary `count` does the work; [`instructions`] and [`allocations`] run it under valgrind, once with few rounds and
 //! once with more. The difference is what the rounds between cost: neither the start nor the end of the process.
@@ -109,7 +109,7 @@ pub fn instructions(work: Work) -> Result<f64, String> {
 ///
 /// # Errors
 ///
-/// The same.
+/// Valgrind or the program is missing, or fails.
 pub fn allocations(work: Work) -> Result<f64, String> {
     // "==1== Total:     5,555 bytes in 44 blocks"
     per_round(work, &["--tool=dhat", "--dhat-out-file=/dev/null"], |said| {

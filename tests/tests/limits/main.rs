@@ -1,4 +1,4 @@
-//! What a connection costs, held to committed limits: sizes, allocations, wake-ups. Never time.
+//! Costs of a connection, held to committed limits: sizes, allocations, wake-ups. Never time.
 //!
 //! Every figure is of one thread: a runtime of its own, and an allocator that counts by thread.
 

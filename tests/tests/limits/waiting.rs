@@ -13,7 +13,7 @@ use mcp_reconnect_tests::least::{Least, Server};
 
 const WAITERS: u32 = 1_000;
 
-/// The same, with its polls counted.
+/// Counts the polls of a future.
 async fn counted<T>(polls: Arc<AtomicU64>, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     poll_fn(|cx| {

@@ -1,7 +1,7 @@
 //! A host on `Connection`, in the line protocol of `tests/bench/hosts/README.md`:
 //! `race-host [--require none] [--stable-after MS] [--redial-spread MS] -- COMMAND ARG… | --url URL`.
 //!
-//! What became of a call without a result is in the error's `data`: `{"outcome":"unknown" | "not sent"}`.
+//! The error of a call without a result tells its outcome in `data`: `{"outcome":"unknown" | "not sent"}`.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -108,6 +108,6 @@ fn outcome(error: &CallError) -> &'static str {
 }
 
 fn tell(line: &Value) {
-    // Whoever started it and does not read is gone.
+    // A parent that does not read is gone.
     _ = writeln!(io::stdout().lock(), "{line}");
 }

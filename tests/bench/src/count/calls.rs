@@ -13,10 +13,10 @@ use tokio::runtime::Builder;
 use mcp_reconnect_tests::least::Server;
 use mcp_reconnect_tests::pipe::{self, Piped, echo};
 
-/// Who calls, and how.
+/// A way to call the tool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
-    /// Somebody who writes a line and reads one: what the server and the pipe cost.
+    /// A line written and one read: the cost of the server and the pipe.
     Server,
     /// rmcp's service on its own transport.
     Rmcp,

@@ -20,15 +20,15 @@ use super::PATIENCE;
 /// Where the hosts of this repository are.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts");
 
-/// Where what is in between keeps its files: each trial has its own.
+/// Variables that name the folder where the program in between keeps its files: each trial has its own.
 pub const KEPT_IN: [&str; 2] = ["MCP_REMOTE_CONFIG_DIR", "XDG_CACHE_HOME"];
 
 /// How long a host waits for the answer to a call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// What more is waited for the host to say so.
+/// Further wait for the host to report that its own limit passed.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// What a kind of host runs on.
+/// Program or interpreter of a kind of host.
 #[derive(Clone, Copy, Debug)]
 pub enum Runs {
     /// A source of `tests/bench/hosts`, in this virtual environment.
@@ -46,7 +46,7 @@ pub enum Runs {
 pub struct Kind {
     /// The SDK, and its version.
     pub name: &'static str,
-    /// What it runs on.
+    /// Program or interpreter.
     pub runs: Runs,
     /// Arguments before `--`.
     pub options: &'static [&'static str],
@@ -95,7 +95,7 @@ pub fn beside(name: &str) -> Result<PathBuf, String> {
     if program.exists() { Ok(program) } else { Err(format!("{} was not built", program.display())) }
 }
 
-/// What a host says.
+/// A line of a host's output.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Line {
@@ -108,21 +108,21 @@ struct Line {
     error: Option<Value>,
 }
 
-/// What became of a call, as the host's SDK told it.
+/// Outcome of a call as the host's SDK told it.
 #[derive(Debug)]
 pub enum Answer {
-    /// A result; also one that says of itself that it is an error.
+    /// A result; also one with `isError`.
     Text {
         /// Its first text.
         text: String,
-        /// Whether it says so.
+        /// Its `isError`.
         is_error: bool,
     },
     /// Anything else.
     Error(Value),
 }
 
-/// What a host has said that is no answer.
+/// Events that a host has reported so far.
 #[derive(Debug, Default)]
 struct Said {
     version: Option<String>,
@@ -206,7 +206,7 @@ impl Host {
         self.call_within(CALL_TIMEOUT, tool, text).await
     }
 
-    /// The same; the host waits that long.
+    /// [`call`](Self::call) with another limit of the host.
     pub async fn call_within(&self, patience: Duration, tool: &str, text: &str) -> Answer {
         match self.order(patience, json!({ "call": tool, "args": { "text": text } })).await {
             Ok(Line { text: Some(text), is_error, .. }) => Answer::Text { text, is_error },

@@ -19,7 +19,7 @@ const OPEN: Duration = Duration::from_secs(30);
 /// How many calls are timed together.
 const BATCH: u32 = 10_000;
 
-/// What is asked, on what.
+/// Questions, each on a breaker in the state for it.
 const QUESTIONS: [&str; 4] = [CLOSED, REFUSED, GOOD, FAILED];
 /// Nothing but the state, of a closed one.
 const CLOSED: &str = "closed";

@@ -69,7 +69,7 @@ fn variable<T: for<'de> Deserialize<'de>>(name: &str) -> Outcome<Option<T>> {
     serde_json::from_value(value).map(Some).map_err(|error| format!("{name}: {error}").into())
 }
 
-/// What the suite wants beside the scenario's name.
+/// The suite's wishes beside the scenario's name.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Context {

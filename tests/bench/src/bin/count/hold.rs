@@ -1,5 +1,5 @@
-//! What is measured in the dev profile, held to committed limits: those of work that is compiled without optimization, core
-//! apart, so they say what was added or taken away and not how fast it is.
+//! Instructions in the dev profile, held to committed limits. The dev profile compiles all but core without optimization, so the
+//! figures show work that was added or taken away, not speed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,8 +7,8 @@ use std::thread;
 
 use mcp_reconnect_bench::count::{Caller, Work, instructions};
 
-/// Instructions of each round at most: the most that was measured (it differs by the folder of the build: what is inlined), and
-/// 5 % for another compiler.
+/// Most instructions of each round: the highest measured figure (it differs by the folder of the build, which changes inlining),
+/// and 5 % for another compiler.
 const LIMITS: [(Work, f64); 10] = [
     (Work::MachineTick, 592.0),
     (Work::MachineTraffic, 678.0),

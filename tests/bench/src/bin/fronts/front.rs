@@ -123,7 +123,7 @@ pub(crate) async fn statuses(connection: &Connection, events: &mut Events) -> Re
     Ok(seen)
 }
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered,
@@ -149,7 +149,7 @@ pub(crate) async fn call(connection: &Connection, tool: &'static str, said: &str
     }
 }
 
-/// The same where only an answer will do.
+/// [`call`] that must be answered.
 pub(crate) async fn answered(connection: &Connection, tool: &'static str, said: &str) -> Result<(), String> {
     match call(connection, tool, said).await? {
         Outcome::Answered => Ok(()),
@@ -157,7 +157,7 @@ pub(crate) async fn answered(connection: &Connection, tool: &'static str, said: 
     }
 }
 
-/// The same where nobody can know.
+/// [`call`] whose outcome must be unknown; its cause.
 pub(crate) async fn unknown(connection: &Connection, tool: &'static str, said: &str) -> Result<String, String> {
     match call(connection, tool, said).await? {
         Outcome::Unknown(cause) => Ok(cause),

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::nginx::Setup::{Buffered, Keepalive, Unbuffered};
 use crate::proxied::{dead_server, front_restarts, fronted, frozen_server, idle_stream_is_cut, restarts, slow_calls};
 
-/// What a check showed.
+/// Result of a check.
 pub(crate) enum Shown {
     Held(String),
     /// It cannot be run here.

@@ -81,7 +81,7 @@ impl Nginx {
     }
 }
 
-/// What its access log says of such an answer.
+/// Line of its access log for such an answer.
 fn line(status: u16, verb: &str) -> String {
     format!("answered {status} {verb} ")
 }

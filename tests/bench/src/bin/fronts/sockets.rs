@@ -15,7 +15,7 @@ enum Side {
     Server,
 }
 
-/// What the connection was for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Stream,

@@ -1,4 +1,4 @@
-//! What stands between a host and the server.
+//! The program between a host and the server.
 
 use std::ffi::OsString;
 use std::fs;
@@ -49,7 +49,7 @@ impl Between {
 
 /// One that is set up. Dropping it kills what is left of it.
 pub(crate) struct Middle {
-    /// What the host is to start, or to connect to.
+    /// Command that the host starts, or `--url` and the address that it connects to.
     pub(crate) server: Vec<OsString>,
     /// A file with its process ids.
     pids: PathBuf,

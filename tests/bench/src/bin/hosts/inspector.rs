@@ -21,7 +21,7 @@ const PATIENCE: &str = "60000";
 const LIST: &[&str] = &["--method", "tools/list"];
 const CALL: &[&str] = &["--method", "tools/call", "--tool-name", "echo", "--tool-arg", "text=hello"];
 
-/// What it said with the server down at a first start, healthy, and down at a later start.
+/// Runs the Inspector; its output with the server down at a first start, healthy, and down at a later start.
 pub(crate) async fn run(
     between: Between,
     served: Served,

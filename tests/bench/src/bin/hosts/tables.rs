@@ -1,4 +1,4 @@
-//! What is printed in the end.
+//! Tables of the results.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(crate) struct Played {
     pub(crate) row: Result<Row, String>,
 }
 
-/// What the Inspector showed, or how it failed.
+/// Output of the Inspector, or its failure.
 pub(crate) struct Inspected {
     pub(crate) between: Between,
     pub(crate) served: Served,

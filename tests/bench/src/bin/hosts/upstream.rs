@@ -28,7 +28,7 @@ impl Transport {
     }
 }
 
-/// What the server is to a host.
+/// The server as a host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) transport: Transport,
@@ -45,14 +45,13 @@ impl Served {
     }
 }
 
-/// What is slow is there to be interrupted: before it
-/// ran, or after.
+/// Slow tools are there to be interrupted, before they ran or after.
 const SCRIPT: &str = "capabilities tools(listChanged)
 call slow_read commit, delay 1s
 call slow_write commit, delay 1s
 call late_write delay 1s
 tools slow_read(readOnly), slow_write, late_write, echo(readOnly), write, ";
-/// What is offered besides, before and after it was restarted with other tools.
+/// Further tool, before and after the restart with other tools.
 const TOOLS: [&str; 2] = ["put(idempotent)", "search(readOnly)"];
 /// Ends before it says anything.
 const DOWN: &str = r#"initialize never
@@ -62,7 +61,7 @@ start stderr "no database\n", exit 1"#;
 /// How long a call may take to come to the server before a fault is made without it.
 const ARRIVAL: Duration = Duration::from_secs(5);
 
-/// The fake server. Over stdio whoever is in front of it starts its processes; over HTTP this does.
+/// The fake server. Over stdio the program before it starts its processes; over HTTP this does.
 pub(crate) struct Upstream {
     fake: FakeProcess,
     http: Option<(ReservedPort, Option<Process>)>,
@@ -96,13 +95,13 @@ impl Upstream {
         Some(format!("http://{address}/mcp"))
     }
 
-    /// SIGKILL. Over HTTP it is back at once; over stdio that is up to whoever started it.
+    /// SIGKILL. Over HTTP it is back at once; over stdio that is up to the program that started it.
     pub(crate) async fn restart(&mut self) -> Result<(), String> {
         self.kill().await?;
         self.start_process().await
     }
 
-    /// The same, and the next one has other tools.
+    /// Restarts it as [`restart`](Self::restart), with other tools.
     pub(crate) async fn restart_with_other_tools(&mut self) -> Result<(), String> {
         self.other_tools = true;
         self.set_script(&script(self.era, true))?;

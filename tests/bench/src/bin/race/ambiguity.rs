@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Not annotated, and annotated as read-only.
 const TOOLS: [&str; 2] = ["write", "echo"];
 
-/// What one client did with one tool.
+/// Results of one client with one tool.
 struct Run {
     counts: Counts,
     deaths: usize,

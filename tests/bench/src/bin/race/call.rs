@@ -1,4 +1,4 @@
-//! What a call costs by each of the ways there are: in memory, where it can be counted, and on real transports.
+//! Cost of a call by each way to make it: in memory, where it can be counted, and on real transports.
 
 use std::path::Path;
 use std::time::Duration;

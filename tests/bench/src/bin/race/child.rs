@@ -12,7 +12,7 @@ pub(crate) fn beside(name: &str) -> Result<PathBuf, String> {
     if program.is_file() { Ok(program) } else { Err(format!("{} is missing: build it first", program.display())) }
 }
 
-/// What it prints until its end.
+/// Runs the program to its end and reads the lines it printed.
 pub(crate) async fn lines<L: DeserializeOwned>(program: &Path, arguments: &[&str]) -> Result<Vec<L>, String> {
     let what = || format!("{} {}", program.display(), arguments.join(" "));
     let command = Command::new(program).args(arguments).stderr(Stdio::inherit()).kill_on_drop(true).output();
@@ -24,7 +24,7 @@ pub(crate) async fn lines<L: DeserializeOwned>(program: &Path, arguments: &[&str
     text.lines().map(|line| serde_json::from_str(line).map_err(|error| format!("{}: {error}", what()))).collect()
 }
 
-/// The same of a program that prints one line.
+/// Runs the program to its end and reads its one line.
 pub(crate) async fn line<L: DeserializeOwned>(program: &Path, arguments: &[&str]) -> Result<L, String> {
     let lines = lines(program, arguments).await?;
     lines.into_iter().next().ok_or_else(|| format!("{} {}: said nothing", program.display(), arguments.join(" ")))

@@ -1,4 +1,4 @@
-//! Who takes part: client programs, each on its SDK, each driven by the same lines.
+//! The clients: programs, each on its SDK, all driven by the same lines.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Contender {
     }
 }
 
-/// What a client told of a call.
+/// Outcome of a call as the client told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Answered,

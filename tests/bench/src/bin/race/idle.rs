@@ -1,4 +1,4 @@
-//! What connections cost while nobody uses them.
+//! Cost of connections that nobody uses.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Of a core.
 const SHARE: f64 = 0.01;
 
-/// What `held idle` says.
+/// Output of `held idle`.
 #[derive(Deserialize)]
 struct Idle {
     ready: u32,

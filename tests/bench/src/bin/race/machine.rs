@@ -86,7 +86,7 @@ struct Batch {
     nanos: f64,
 }
 
-/// What each is asked.
+/// Questions to each, with the words of the table.
 const QUESTIONS: [(&str, &str); 4] = [
     ("closed", "closed: a look"),
     ("refused", "open: a call refused"),

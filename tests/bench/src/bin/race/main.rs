@@ -2,7 +2,7 @@
 //!
 //! DIR is what `.ci/race install` made; a peer that is not there is reported as not run. Without a SECTION all are run.
 //! Prints Markdown; with `--to FILE` it is also written to `FILE.md`, and as JSON to `FILE.json`. The exit code tells
-//! whether every section ran, not who won.
+//! whether every section ran, not which side won.
 
 mod ambiguity;
 mod call;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use crate::report::Report;
 
-/// What a section is given.
+/// Folders that every section uses.
 struct Race {
     /// Where the peers are.
     installed: PathBuf,

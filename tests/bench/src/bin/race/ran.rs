@@ -1,4 +1,4 @@
-//! What the server's ledger says of calls, by their texts.
+//! Runs of calls by the server's ledger, which knows them by their texts.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! What is printed and written: sections of tables and goals.
+//! The report, printed and written: sections of tables and goals.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::path::Path;
@@ -24,11 +24,11 @@ pub(crate) struct Report {
 pub(crate) struct Section {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What was done, in a few sentences: who can read a figure without it?
+    /// The set-up in a few sentences, without which nobody can read the figures.
     pub(crate) about: String,
     pub(crate) tables: Vec<Table>,
     pub(crate) goals: Vec<Goal>,
-    /// Who took no part, and why.
+    /// Peers that took no part, each with the reason.
     pub(crate) not_run: Vec<NotRun>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Cell {
     Nothing(Option<()>),
 }
 
-/// What was aimed at, and what became of it.
+/// An aim, and the measured figure.
 #[derive(Serialize)]
 pub(crate) struct Goal {
     pub(crate) what: String,

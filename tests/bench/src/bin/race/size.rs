@@ -11,7 +11,7 @@ const MACHINE: usize = 512;
 const CONNECTION: i64 = 4_096;
 const COUNTS: [u32; 2] = [1_000, 10_000];
 
-/// What `held size` says.
+/// Output of `held size`.
 #[derive(Deserialize)]
 struct Size {
     ready: u32,

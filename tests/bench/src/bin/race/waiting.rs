@@ -9,13 +9,13 @@ use crate::report::{Cell, Section, Table, percentile, time};
 
 const GOAL: Duration = Duration::from_micros(100);
 
-/// What `held wait` says.
+/// Output of `held wait`.
 #[derive(Deserialize)]
 struct Waited {
     nanos: Vec<u64>,
 }
 
-/// Who waits how, and how many rounds of one and of a thousand callers.
+/// Ways to wait, each with its rounds of one and of a thousand callers.
 const WAYS: [(&str, &str, [u32; 2]); 4] = [
     ("mcp-reconnect, `session()`", "session", [400, 100]),
     ("as many tasks on tokio's bare `watch`", "bare", [400, 100]),

@@ -1,4 +1,4 @@
-//! The same servers under rmcp's own client, for comparison.
+//! Servers under rmcp's own client, for comparison.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use mcp_reconnect_bench::programs::Process;
 /// A call without an answer for so long hangs.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// What it does when its server is restarted: with a call in flight, and with a call made afterwards.
+/// Restarts the server under rmcp's client and reports its behaviour: with a call in flight, and with a call made afterwards.
 pub(crate) async fn restart(server: Server, installed: &Path, ledger: &Path, port: u16) -> Result<String, String> {
     let in_flight = one_call(server, installed, ledger, port, ToolKind::Slow(3), true).await?;
     let after = one_call(server, installed, ledger, port, ToolKind::Echo, false).await?;

@@ -52,7 +52,7 @@ pub(crate) const SERVERS: &[Server] = &[
     server("rmcp 3.11.0", Kind::Rmcp, EraPolicy::Legacy, false),
 ];
 
-/// What is called.
+/// Kind of tool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolKind {
     /// Read-only, answers at once.
@@ -99,7 +99,7 @@ impl Server {
         command
     }
 
-    /// What it prints when it accepts connections.
+    /// Part of the line that it prints when it accepts connections.
     pub(crate) const fn ready(&self) -> &'static str {
         match self.kind {
             Kind::Python(_) => "Uvicorn running on",
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// What it prints when it runs the call with this text.
+    /// Part of the line that it prints when it runs the call with this text.
     pub(crate) fn running(&self, text: &str) -> String {
         match self.kind {
             Kind::Everything => "Received MCP POST request".to_owned(),

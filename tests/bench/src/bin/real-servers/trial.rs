@@ -23,10 +23,10 @@ const SLOW: u32 = 3;
 /// A session counts as proven so early that the kills of one trial are not taken for flapping.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// What a run showed, or how it failed.
+/// Result of a run, or its failure.
 pub(crate) type Shown = Result<String, String>;
 
-/// What became of a call.
+/// Outcome of a call.
 enum Outcome {
     Answered,
     /// It may have run, and its caller was told so.

@@ -71,6 +71,6 @@ async fn answer(client: &Client, Order { id, call, args, timeout_ms }: Order) ->
 }
 
 fn tell(line: &Value) {
-    // Whoever started it and does not read is gone.
+    // A parent that does not read is gone.
     _ = writeln!(io::stdout().lock(), "{line}");
 }

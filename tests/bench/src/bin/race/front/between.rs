@@ -1,4 +1,4 @@
-//! What stands between the host and the server, and how it is started.
+//! The program between the host and the server, and its start.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::Race;
 pub(crate) enum Between {
     /// The host speaks to the server itself.
     Nothing,
-    /// What only copies bytes: one more process on each way.
+    /// `cat` on both ways, which copies bytes: one more process each.
     Cat,
     /// `mcp-reconnect proxy`.
     Front,
@@ -23,7 +23,7 @@ pub(crate) enum Between {
     McpRemote,
     /// fastmcp's proxy as it is made of a target: each request has a session of its own.
     Fastmcp,
-    /// The same, made of a client that is connected.
+    /// fastmcp's proxy made of a connected client: one session for all requests.
     FastmcpOneSession,
 }
 
@@ -41,7 +41,7 @@ impl Between {
     }
 }
 
-/// The server, as whoever is in front of it is told of it.
+/// The server, in the form that the program before it takes.
 pub(crate) enum Upstream {
     /// To be started.
     Command(Vec<OsString>),

@@ -68,7 +68,7 @@ pub(crate) struct Calls {
 /// How calls are made.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
-    /// What is sent and comes back, in bytes.
+    /// Bytes of the text that is sent and comes back.
     pub(crate) size: usize,
     /// How many are under way at any time.
     pub(crate) at_once: usize,

@@ -1,4 +1,4 @@
-//! What a proxy costs: the latency and the rate of calls through ours, through others, and without one.
+//! Cost of a proxy: the latency and the rate of calls through ours, through others, and without one.
 
 mod between;
 mod host;
@@ -95,7 +95,7 @@ async fn measure(race: &Race) -> Result<Section, String> {
     Ok(section)
 }
 
-/// What one candidate did: for each load its blocks.
+/// Results of one candidate: for each load its blocks.
 struct Measured {
     between: Between,
     blocks: [Vec<Calls>; LOADS.len()],

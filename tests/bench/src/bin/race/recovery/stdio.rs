@@ -33,7 +33,7 @@ const PROVEN: Duration = Duration::from_millis(700);
 const BARE: &str = "bare: spawn, handshake, tools/list";
 const BARE_CALL: &str = "the same and the call";
 
-/// What the child is.
+/// Kind of child.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Child {
     Python,
@@ -56,7 +56,7 @@ struct Server {
     python: OsString,
 }
 
-/// What `python3` runs in the end: what is found by that name may be a script that starts another.
+/// The interpreter behind `python3`, which may be a script that starts another program.
 async fn python() -> Result<OsString, String> {
     let said = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().await;
     let said = said.map_err(|error| format!("python3: {error}"))?;

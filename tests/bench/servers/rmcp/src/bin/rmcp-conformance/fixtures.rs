@@ -1,4 +1,4 @@
-//! What the suite asks for by name, as JSON.
+//! Items that the suite asks for by name, as JSON.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ fn schema() -> Value {
     })
 }
 
-/// What a tool that only answers answers.
+/// Content of the answer of a tool that only answers.
 pub fn content(tool: &str) -> Option<Value> {
     let image = json!({ "type": "image", "data": PIXEL, "mimeType": "image/png" });
     let resource = |uri: &str, kind: &str, text: &str| json!({ "type": "resource", "resource": { "uri": uri, "mimeType": kind, "text": text } });
@@ -99,7 +99,7 @@ pub fn content(tool: &str) -> Option<Value> {
     })
 }
 
-/// What a tool asks its user, in the era in which servers ask.
+/// Question of a tool to its user, in the era in which servers ask.
 pub fn elicitation(tool: &str, message: &str) -> Option<Value> {
     let choices = |key: &str, word: &str| {
         json!({ key: [

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 const STATE: &str = "round-1:5f3759df";
 const SECOND_STATE: &str = "round-2:5f3759df";
 
-/// What a call or prompt of several rounds comes to.
+/// Result of a round of a call or prompt of several rounds.
 pub enum Round {
     /// Input is needed.
     Ask(InputRequiredResult),
-    /// What it says in the end.
+    /// The final text.
     Done(String),
 }
 

@@ -1,5 +1,5 @@
 //! The floor: the exchanges that a fresh session takes, sent one after another on one connection, and nothing else.
-//! What an HTTP library takes of that is shown beside it.
+//! Beside it, the share of an HTTP library.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 /// More headers than any answer of the server has.
 const HEADERS: usize = 16;
 
-/// What is exchanged before the call.
+/// Exchanges before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     /// `initialize` and `initialized`.

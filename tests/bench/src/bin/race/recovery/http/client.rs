@@ -1,4 +1,4 @@
-//! Who takes part, and how they are told to call.
+//! The clients, and their calls.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(super) enum Front {
     McpRemote,
 }
 
-/// What is before a front: one that never gives its child up.
+/// The host before a front: one that never gives its child up.
 const BEFORE_A_FRONT: Kind =
     Kind { name: "TypeScript SDK 1.32.2", runs: Runs::Node("ts1.mjs"), options: &[], other_era: "modern" };
 
@@ -112,7 +112,7 @@ pub(super) enum Client {
     Program(Host),
 }
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,

@@ -1,4 +1,4 @@
-//! The port is refused for ten seconds while many call; who is back when?
+//! The port is refused for ten seconds while many call; when is each client back?
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const TOOLS: [&str; 2] = ["echo", "write"];
 const KNOBS: &[&str] = &["--stable-after", "500", "--redial-spread", "250"];
 const REDIAL_SPREAD: Duration = Duration::from_millis(250);
 
-/// What became of one client's callers.
+/// Results of one client's callers.
 struct Ran {
     name: &'static str,
     /// Of the annotated tool, and of the other.
@@ -143,7 +143,7 @@ async fn one(race: &Race, who: Who) -> Result<Ran, String> {
     Ok(ran)
 }
 
-/// What became of one caller.
+/// Results of one caller.
 #[derive(Default)]
 struct Caller {
     tool: usize,

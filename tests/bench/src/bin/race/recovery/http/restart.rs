@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The annotated one, and the other.
 const TOOLS: [&str; 2] = ["echo", "write"];
 
-/// What a session id from before gets, and what else there is.
+/// A series of restarts, by the server's refusal of the old session id.
 pub(super) struct Series {
     /// Of its goals, if it has some.
     goals: Option<&'static str>,

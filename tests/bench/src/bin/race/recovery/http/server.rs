@@ -13,7 +13,7 @@ pub(super) struct Server {
     process: Option<Process>,
 }
 
-/// What an incarnation was asked until it had run its first call.
+/// Requests to an incarnation until it had run its first call.
 pub(super) struct Asked {
     pub(super) posts: usize,
     pub(super) connections: usize,
