@@ -260,7 +260,7 @@ impl Reader<'_> {
         } else {
             path.last().cloned().unwrap_or_default()
         };
-        if let Some(path) = self.from_root(path) {
+        if let Some(path) = self.absolute(path) {
             if imports {
                 self.sources.names.insert((self.here(), name), path.clone());
             }
@@ -270,7 +270,7 @@ impl Reader<'_> {
     }
 
     /// The path from the crate's root; `None` where it leads to another crate.
-    fn from_root(&self, path: Module) -> Option<Module> {
+    fn absolute(&self, path: Module) -> Option<Module> {
         let mut base = match path.first()?.as_str() {
             "crate" => return Some(path[1..].to_vec()),
             "super" | "self" => self.here(),
