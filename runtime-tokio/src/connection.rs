@@ -238,7 +238,7 @@ impl Connection {
 
     /// Tells that the host slept or its network changed: the session is verified before it is trusted further.
     pub fn resumed(&self) {
-        self.0.command(Command::Input(Input::Resumed));
+        self.0.command(Command::Input(Input::Resumed { by_call: false }));
     }
 
     /// Everything that may be looked at, as of now; its status is the last event's.

@@ -97,7 +97,10 @@ mod tests {
         }
         assert_eq!(told(reached(ReadyFlag::Catalogue)), (true, true));
         let inbound = Timestamp::from_origin(Duration::from_secs(6));
-        assert_eq!(told(Input::Traffic { epoch, inbound, answered: true, oldest: None }), (true, false));
+        assert_eq!(
+            told(Input::Traffic { epoch, inbound, answered: true, served: true, answered_to: None, oldest: None }),
+            (true, false)
+        );
         assert_eq!(told(Input::NoReply { epoch, sent: inbound }), (true, false));
         assert_eq!(told(Input::Park), (true, true));
     }

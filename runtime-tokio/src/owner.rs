@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::OptionFuture;
 use mcp_reconnect_core::{
     Admission, CloseCause, ConnectionMachine, Epoch, Event as MachineEvent, Failure, FailureClass, Input, Liveness,
-    Output, ParkReason, ReadyFlag, Snapshot, State, Status, Timestamp,
+    Output, ParkReason, PingSupport, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -153,7 +153,12 @@ impl Owner {
                 self.fail(Input::Gone { epoch, failure }, epoch, cause);
                 self.live.take_if(|live| live.epoch == epoch);
             }
-            What::Pong => self.on_pong(epoch),
+            What::Pong => {
+                self.on_pong(epoch);
+                if self.machine.snapshot().pings != PingSupport::Answers {
+                    self.step(Input::Pong { epoch }, None);
+                }
+            }
             What::PingUnsupported => self.step(Input::PingUnsupported { epoch }, None),
             What::Relisted(catalogue) => {
                 if self.published.borrow().session.as_ref().is_some_and(|session| session.epoch() == epoch) {
@@ -172,7 +177,7 @@ impl Owner {
                 self.step(Input::Connect { until }, Some(reply));
             }
             // First of all: what became due in the gap is not held against the session.
-            Command::Input(Input::Resumed) => self.handle(self.clock.now(), Input::Resumed, None),
+            Command::Input(input @ Input::Resumed { .. }) => self.handle(self.clock.now(), input, None),
             Command::Input(input) => self.step(input, None),
             Command::NoReply { epoch, sent, noted } => {
                 let sent = self.clock.timestamp(sent);
@@ -191,7 +196,8 @@ impl Owner {
     /// seen as traffic already, at that deadline or since a later ping, is no news.
     fn on_pong(&mut self, epoch: Epoch) {
         self.notice_suspend();
-        if let State::Ready { epoch: ready, liveness: Liveness::Asked { .. }, .. } = self.machine.snapshot().state
+        if let State::Ready { epoch: ready, liveness: Liveness::Asked { .. } | Liveness::Listing { .. }, .. } =
+            self.machine.snapshot().state
             && ready == epoch
         {
             self.sample();
@@ -221,7 +227,7 @@ impl Owner {
     fn notice_suspend(&mut self) {
         if self.suspend.resumed() {
             tracing::info!("the host was suspended");
-            self.handle(self.clock.now(), Input::Resumed, None);
+            self.handle(self.clock.now(), Input::Resumed { by_call: false }, None);
         }
     }
 
@@ -231,10 +237,13 @@ impl Owner {
         let State::Ready { epoch, .. } = self.machine.snapshot().state else { return };
         let Some(session) = self.live.as_ref().and_then(|live| live.session.as_ref()) else { return };
         let wire = session.wire();
+        let answered = wire.take_answered();
         let input = Input::Traffic {
             epoch,
             inbound: self.clock.timestamp(wire.last_inbound()),
-            answered: wire.take_answered(),
+            answered,
+            served: answered,
+            answered_to: None,
             oldest: wire.oldest_open().map(|at| self.clock.timestamp(at)),
         };
         self.handle(self.clock.now(), input, None);
@@ -247,7 +256,7 @@ impl Owner {
             match output {
                 Output::Dial { epoch, timeout, interactive } => self.dial(epoch, timeout, interactive),
                 Output::Close { epoch, cause } => self.close(epoch, cause),
-                Output::Ping { epoch } => self.ping(epoch),
+                Output::Ping { epoch } | Output::Ask { epoch } => self.ping(epoch),
                 Output::Publish { epoch } => self.publish_catalogue(epoch),
                 Output::Withdraw => self.withdraw(),
                 Output::Admit(admission) => {

@@ -63,7 +63,7 @@ fn marks(played: &Played<'_>) -> [(&'static str, &'static str, Marks); 7] {
         let lane = match step.input {
             Input::Connect { .. } => Some(&mut callers),
             Input::NoReply { .. } => Some(&mut no_replies),
-            Input::Resumed => Some(&mut sleeps),
+            Input::Resumed { .. } => Some(&mut sleeps),
             Input::Gone { epoch, .. } if begins_a_loss(&before) && before.live_epoch() == Some(epoch) => {
                 Some(&mut losses)
             }
@@ -73,7 +73,12 @@ fn marks(played: &Played<'_>) -> [(&'static str, &'static str, Marks); 7] {
             | Input::Lost { .. }
             | Input::Gone { .. }
             | Input::Traffic { .. }
-            | Input::PingUnsupported { .. } => None,
+            | Input::PingUnsupported { .. }
+            | Input::Pong { .. }
+            | Input::Listed { .. }
+            | Input::Renew { .. }
+            | Input::ServerChanged { .. }
+            | Input::Silence { .. } => None,
         };
         if let Some(lane) = lane {
             lane.push((at, words()));
@@ -82,6 +87,7 @@ fn marks(played: &Played<'_>) -> [(&'static str, &'static str, Marks); 7] {
             match *output {
                 Output::Dial { epoch, .. } => dials.push((at, format!("dial #{epoch}"))),
                 Output::Ping { epoch } => pings.push((at, format!("ping #{epoch}"))),
+                Output::Ask { epoch } => pings.push((at, format!("ask #{epoch}"))),
                 Output::Close { epoch, cause: CloseCause::Failed(class) } => {
                     losses.push((at, format!("#{epoch} lost: {class}")));
                 }

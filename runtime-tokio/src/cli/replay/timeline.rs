@@ -93,6 +93,7 @@ const fn style(output: &Output) -> Style {
         Output::Dial { .. }
         | Output::Close { .. }
         | Output::Ping { .. }
+        | Output::Ask { .. }
         | Output::Publish { .. }
         | Output::Withdraw
         | Output::Admit(_) => PLAIN,

@@ -85,17 +85,22 @@ pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config
         Input::Park => return said("park", None),
         Input::Shutdown => return said("shut down", None),
         Input::Retune(new) => return said("retune", changed(config, &new)),
-        Input::Resumed => return said("the host slept", None),
+        Input::Resumed { .. } => return said("the host slept", None),
         Input::Reached { epoch, flag: reached } => (epoch, said(format!("#{epoch} reached: {}", flag(reached)), None)),
         Input::Lost { epoch, failure } => (epoch, said(format!("#{epoch} lost: {}", failure.class), hint(failure))),
         Input::Gone { epoch, failure } => (epoch, said(format!("#{epoch} gone: {}", failure.class), hint(failure))),
-        Input::Traffic { epoch, inbound, answered, oldest } => {
+        Input::Traffic { epoch, inbound, answered, oldest, .. } => {
             let last = if inbound >= at { "last now".into() } else { format!("last {} ago", ago(inbound)) };
             let answered = answered.then(|| "a call answered".to_owned());
             let oldest = oldest.map(|sent| format!("oldest open call {}", ago(sent)));
             (epoch, said(format!("#{epoch} traffic"), [Some(last), answered, oldest].into_iter().flatten()))
         }
         Input::NoReply { epoch, sent } => (epoch, said(format!("#{epoch} no reply"), [format!("after {}", ago(sent))])),
+        Input::Pong { epoch } => (epoch, said(format!("#{epoch} answers pings"), None)),
+        Input::Listed { epoch, took } => (epoch, said(format!("#{epoch} listed"), [format!("in {}", span(took))])),
+        Input::Renew { epoch } => (epoch, said(format!("renew #{epoch}"), None)),
+        Input::ServerChanged { epoch } => (epoch, said(format!("#{epoch} is another server"), None)),
+        Input::Silence { epoch, sent } => (epoch, said(format!("#{epoch} silence"), [format!("for {}", ago(sent))])),
         Input::PingUnsupported { epoch } => (epoch, said(format!("#{epoch} knows no ping"), None)),
     };
     if before.live_epoch() != Some(epoch) {
@@ -123,6 +128,7 @@ pub(super) fn ordered(at: Timestamp, output: &Output) -> Said {
             said(format!("close #{epoch}: {cause}"), None)
         }
         Output::Ping { epoch } => said(format!("ping #{epoch}"), None),
+        Output::Ask { epoch } => said(format!("ask #{epoch}"), None),
         Output::Publish { epoch } => said(format!("publish #{epoch}"), None),
         Output::Withdraw => said("withdraw", None),
         Output::Admit(Admission::Go(epoch)) => said(format!("go on #{epoch}"), None),

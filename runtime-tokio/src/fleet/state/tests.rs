@@ -13,7 +13,16 @@ const SECOND: Duration = Duration::from_secs(1);
 const THEN: u64 = 1_780_000_000_000;
 
 fn memory(status: Status, next_dial_in: Option<Duration>) -> Memory {
-    Memory { status, next_dial_in, start_timeout: 30 * SECOND, pings: PingSupport::Unknown, probe_doublings: 2 }
+    Memory {
+        status,
+        next_dial_in,
+        start_timeout: 30 * SECOND,
+        pings: PingSupport::Unknown,
+        probe_doublings: 2,
+        failure: None,
+        hint_in: None,
+        last_dial_ago: None,
+    }
 }
 
 fn server(digest: &str, status: Status, next_dial_in: Option<Duration>, tools: Option<&[&str]>) -> ServerState {
