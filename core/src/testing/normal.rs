@@ -2,8 +2,10 @@
 //!
 //! Times are counted from now, and where only an age's reaching some knob matters, it stops there; of several old times
 //! whose order matters the order is kept. The newest epoch always has the same number. Counters stop where the step that
-//! they stand for is the longest. Failures that no rule tells apart once they are noted are one. What is only told (stats,
-//! since when) is dropped.
+//! they stand for is the longest. Failures that no rule tells apart once they are noted are one: whether nobody listened is
+//! kept where the knobs pace that differently. A question that is more than a second away comes no nearer: such a session is
+//! one whose life is not watched. A session that has said something when it was `stable_after` old is as good as one that
+//! served. What is only told (stats, since when) is dropped.
 
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
@@ -23,6 +25,9 @@ use super::model::{Model, Pace, Phase};
 /// The number of the newest epoch, and the time that is now.
 const NEWEST: u64 = 3;
 const NOW: Timestamp = Timestamp::from_nanos(1 << 62);
+/// What is farther away than this comes no nearer.
+const FAR: Duration = Duration::from_secs(1);
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// How far back times matter, and where counters cease to.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +38,11 @@ pub struct Frame {
     pub(crate) reach: Duration,
     pub(crate) ladder: u32,
     pub(crate) probes: u8,
+    pub(crate) asks: u8,
+    /// Listings that took no longer are all one.
+    pub(crate) listing: Duration,
+    /// Whether a dial that nobody listened to is paced in its own way.
+    pub(crate) quick: bool,
 }
 
 impl Frame {
@@ -48,14 +58,27 @@ impl Frame {
             configs.iter().map(|config| longest(knobs(config))).max().unwrap_or(0)
         };
         let lifetime = longest(|config| config.max_lifetime().unwrap_or_default());
+        let stable = longest(Config::stable_after);
+        let demand = longest(Config::demand_interval);
+        let pace = longest(Config::min_dial_interval).max(demand).max(longest(Config::park_probe_max));
+        let interval = longest(Config::keepalive);
+        let interval = if interval > FAR { Duration::ZERO } else { interval * 5 };
+        let between = |least: Duration, most: Duration| !least.is_zero() && least < most;
         Self {
             // A retune counts the age of a session from its beginning.
-            stable: longest(Config::stable_after).max(if configs.len() > 1 { lifetime } else { Duration::ZERO }),
-            pace: longest(Config::min_dial_interval).max(longest(Config::demand_interval)),
-            outage: longest(Config::park_after) + Duration::from_nanos(1),
-            reach: longest(Config::keepalive).max(reach),
+            stable: stable.max(if configs.len() > 1 { lifetime } else { Duration::ZERO }),
+            pace,
+            // A quick step is the age that the outage had at the last dial.
+            outage: (longest(Config::park_after) + Duration::from_nanos(1)).max(pace + demand),
+            reach: interval.max(reach).max(stable),
             ladder: steps(|config| (config.backoff(), config.backoff_max())),
             probes: u8::try_from(steps(|config| (config.park_probe(), config.park_probe_max()))).unwrap_or(u8::MAX),
+            asks: u8::try_from(steps(|config| (config.demand_interval(), config.park_probe_max()))).unwrap_or(u8::MAX),
+            listing: configs.iter().map(Config::ping_timeout).min().unwrap_or_default() / 2,
+            quick: configs.iter().any(|config| {
+                between(config.demand_backoff(), config.demand_interval())
+                    || between(config.refused_interval(), config.min_dial_interval())
+            }),
         }
     }
 }
@@ -91,9 +114,10 @@ impl<'a> View<'a> {
             Output::Admit(Admission::Refuse { why, retry_at }) => {
                 Output::Admit(Admission::Refuse { why, retry_at: retry_at.map(|at| self.due(at)) })
             }
-            Output::Event(Event::StatusChanged { status, failure }) => {
-                Output::Event(Event::StatusChanged { status: self.status(status), failure: failure.map(Self::class) })
-            }
+            Output::Event(Event::StatusChanged { status, failure }) => Output::Event(Event::StatusChanged {
+                status: self.status(status),
+                failure: failure.map(|class| self.class(class)),
+            }),
             Output::Event(Event::BreakerChanged { open_until }) => {
                 Output::Event(Event::BreakerChanged { open_until: open_until.map(|at| self.due(at)) })
             }
@@ -138,11 +162,31 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Once it is noted, a failure counts as a rate limit, as refused, or as any other.
-    pub(crate) const fn class(class: FailureClass) -> FailureClass {
+    /// A question's time.
+    pub(crate) fn question(&self, at: Timestamp) -> Timestamp {
+        if at.since(self.now) > FAR { NOW + NEVER } else { self.due(at) }
+    }
+
+    /// The longest listing so far.
+    pub(crate) fn listing(&self, took: Duration) -> Duration {
+        if took <= self.frame.listing { Duration::ZERO } else { took }
+    }
+
+    /// The beginning of a session; it is kept how much later than that the last message came in, up to the time after
+    /// which a session that is disowned is proven.
+    fn begun(&self, since: Timestamp, heard: Timestamp, to: Timestamp, served: bool) -> Timestamp {
+        let begun = self.past(since, self.frame.stable);
+        if served { begun } else { begun.min(ago(NOW.since(to) + heard.since(since).min(self.frame.stable))) }
+    }
+
+    /// Once it is noted, a failure counts as a rate limit, as refused (where that is paced in its own way), or as any
+    /// other.
+    pub(crate) const fn class(&self, class: FailureClass) -> FailureClass {
         match class {
-            FailureClass::RateLimited | FailureClass::Refused => class,
-            FailureClass::Transport
+            FailureClass::RateLimited => class,
+            FailureClass::Refused if self.frame.quick => class,
+            FailureClass::Refused
+            | FailureClass::Transport
             | FailureClass::SessionGone
             | FailureClass::NeedsAuth
             | FailureClass::Permanent
@@ -153,7 +197,7 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(crate) fn state(&self, state: State) -> State {
+    pub(crate) fn state(&self, state: State, served: bool) -> State {
         match state {
             State::Idle | State::Shutdown => state,
             State::Connecting { epoch, deadline, ready } => {
@@ -174,15 +218,16 @@ impl<'a> View<'a> {
                     Liveness::Verify { resumed, .. } => Some(resumed),
                     Liveness::Asked { since, .. } | Liveness::Listing { since, .. } => Some(since),
                 };
+                let heard = inbound;
                 let [inbound, oldest, question] = self.ranked([Some(inbound), oldest, question]);
                 let asked = question.unwrap_or(NOW);
                 State::Ready {
                     epoch: self.epoch(epoch),
-                    since: self.past(since, self.frame.stable),
+                    since: self.begun(since, heard, inbound.unwrap_or(NOW), served),
                     inbound: inbound.unwrap_or(NOW),
                     oldest,
                     liveness: match liveness {
-                        Liveness::Quiet { ask_at } => Liveness::Quiet { ask_at: self.due(ask_at) },
+                        Liveness::Quiet { ask_at } => Liveness::Quiet { ask_at: self.question(ask_at) },
                         Liveness::Verify { ask_at, .. } => {
                             Liveness::Verify { ask_at: self.due(ask_at), resumed: asked }
                         }
@@ -230,12 +275,19 @@ fn ago(age: Duration) -> Timestamp {
 impl Model {
     fn normalise(&mut self, frame: &Frame) {
         let view = View::new(frame, self.now, self.last.map(|(epoch, _)| epoch));
+        let mut begun = None;
+        if let (Some(life), Phase::Up { since, .. }) = (&mut self.life, self.phase) {
+            life.served |= life.heard.since(since) >= frame.stable;
+            let question = life.asked.map(|asked| asked.since).or(life.resumed);
+            let [heard, ..] = view.ranked([Some(life.heard), life.open, question]);
+            begun = Some(view.begun(since, life.heard, heard.unwrap_or(NOW), life.served));
+        }
         self.phase = match self.phase {
             Phase::Nothing => Phase::Nothing,
             Phase::Dialling { epoch, deadline, flags } => {
                 Phase::Dialling { epoch: view.epoch(epoch), deadline: view.due(deadline), flags }
             }
-            Phase::Up { epoch, since } => Phase::Up { epoch: view.epoch(epoch), since: view.past(since, frame.stable) },
+            Phase::Up { epoch, since } => Phase::Up { epoch: view.epoch(epoch), since: begun.unwrap_or(since) },
             Phase::Closing { epoch, deadline } => {
                 Phase::Closing { epoch: view.epoch(epoch), deadline: view.due(deadline) }
             }
@@ -245,13 +297,16 @@ impl Model {
             next.to = view.due(next.to);
             next.pace = Pace::AtOnce; // which rule speaks, not what it says
         }
-        self.last = self.last.map(|(epoch, at)| (view.epoch(epoch), view.past(at, frame.pace)));
         self.ladder = self.ladder.min(frame.ladder);
         self.outage = self.outage.map(|at| view.past(at, frame.outage));
         self.hint_until = view.future(self.hint_until);
-        self.class = self.class.map(View::class);
+        self.class = self.class.map(|class| view.class(class));
+        self.refused &= frame.quick && self.last.is_some_and(|(_, at)| self.now.since(at) < frame.pace);
         self.demand = view.future(self.demand);
+        self.last = self.last.map(|(epoch, at)| (view.epoch(epoch), view.past(at, frame.pace)));
         self.probes = self.probes.min(frame.probes.into());
+        self.asks = self.asks.min(frame.asks.into());
+        self.listing = view.listing(self.listing);
         self.open_until = self.open_until.map(|at| view.due(at));
         self.struck = self.struck.map(|at| view.sent(at));
         if let Some(life) = &mut self.life {
@@ -266,7 +321,7 @@ impl Model {
                 asked.deadline = view.due(asked.deadline);
             }
             life.resumed = life.resumed.map(|_| question);
-            life.next = life.next.map(|(from, to)| (view.due(from), view.due(to)));
+            life.next = life.next.map(|(from, to)| (view.question(from), view.question(to)));
             life.rest_at = life.rest_at.map(|at| view.due(at));
             life.renew_at = life.renew_at.map(|at| view.due(at));
         }

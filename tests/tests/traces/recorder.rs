@@ -204,7 +204,10 @@ async fn traces_tell_of_a_suspend_before_what_was_due_in_it() {
     assert_eq!(connection.snapshot().status, Status::Ready(epoch(1)));
     connection.shutdown().await;
     let trace = file.trace();
-    let woken = steps(&trace).into_iter().position(|step| step.input == Input::Resumed).expect("it was told");
+    let woken = steps(&trace)
+        .into_iter()
+        .position(|step| step.input == Input::Resumed { by_call: false })
+        .expect("it was told");
     let (before, resumed) = (steps(&trace)[woken - 1].at, steps(&trace)[woken].at);
     assert!(resumed.since(before) >= secs(8 * 3600), "{before:?} {resumed:?}");
 }

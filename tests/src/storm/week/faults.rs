@@ -36,7 +36,7 @@ impl Mood {
             Self::Silent => return None,
             Self::Well | Self::Deaf => return Some(Answer::Ready { hangs_up: false }),
             Self::HangsUp => return Some(Answer::Ready { hangs_up: true }),
-            Self::Refuses => FailureClass::Transport,
+            Self::Refuses => dice.one([FailureClass::Transport, FailureClass::Refused]),
             Self::RateLimits => FailureClass::RateLimited,
             Self::Denies => FailureClass::NeedsAuth,
             Self::Broken => FailureClass::Permanent,
@@ -143,7 +143,7 @@ impl Run {
             if self.dice.once_in(2) {
                 self.tenants[who as usize].deaf = true;
             }
-            self.give(who, Input::Resumed);
+            self.give(who, Input::Resumed { by_call: false });
         }
     }
 
