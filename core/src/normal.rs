@@ -3,8 +3,10 @@
 //!
 //! Times are counted from now, and where only an age's reaching some knob matters, it stops there; of several old times
 //! whose order matters the order is kept. The newest epoch always has the same number. Counters stop where the step that
-//! they stand for is the longest. Failures that no rule tells apart once they are noted are one. What is only told (stats,
-//! since when) is dropped.
+//! they stand for is the longest. Failures that no rule tells apart once they are noted are one: whether nobody listened is
+//! kept where the knobs pace that differently. A question that is more than a second away comes no nearer: such a session is
+//! one whose life is not watched. A session that has said something when it was `stable_after` old is as good as one that
+//! served. What is only told (stats, since when) is dropped.
 
 use core::time::Duration;
 
@@ -17,6 +19,10 @@ use crate::rng::Rng;
 use crate::state::{Liveness, State, Status, Then};
 use crate::time::{Timestamp, nanos};
 
+/// A time that is farther away than this comes no nearer.
+const FAR: Duration = Duration::from_secs(1);
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
+
 /// How far back times matter, and where counters cease to.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
@@ -26,11 +32,17 @@ pub struct Frame {
     pub pace: Duration,
     /// The age from which an outage parks.
     pub outage: Duration,
-    reach: Duration,
+    pub(crate) reach: Duration,
     /// The failures from which the ladder has its longest step.
     pub ladder: u32,
     /// The probes from which the interval between them is the longest.
     pub probes: u8,
+    /// The dials for callers of a park from which the interval between them is the longest.
+    pub asks: u8,
+    /// Listings that took no longer are all one.
+    pub listing: Duration,
+    /// Whether a dial that nobody listened to is paced in its own way.
+    pub quick: bool,
 }
 
 impl Frame {
@@ -46,14 +58,27 @@ impl Frame {
             configs.iter().map(|config| longest(knobs(config))).max().unwrap_or(0)
         };
         let lifetime = longest(|config| config.max_lifetime().unwrap_or_default());
+        let stable = longest(Config::stable_after);
+        let demand = longest(Config::demand_interval);
+        let pace = longest(Config::min_dial_interval).max(demand).max(longest(Config::park_probe_max));
+        let interval = longest(Config::keepalive);
+        let interval = if interval > FAR { Duration::ZERO } else { interval * 5 };
+        let between = |least: Duration, most: Duration| !least.is_zero() && least < most;
         Self {
             // A retune counts the age of a session from its beginning.
-            stable: longest(Config::stable_after).max(if configs.len() > 1 { lifetime } else { Duration::ZERO }),
-            pace: longest(Config::min_dial_interval).max(longest(Config::demand_interval)),
-            outage: longest(Config::park_after) + Duration::from_nanos(1),
-            reach: longest(Config::keepalive).max(reach),
+            stable: stable.max(if configs.len() > 1 { lifetime } else { Duration::ZERO }),
+            pace,
+            // A quick step is the age that the outage had at the last dial.
+            outage: (longest(Config::park_after) + Duration::from_nanos(1)).max(pace + demand),
+            reach: interval.max(reach).max(stable),
             ladder: steps(|config| (config.backoff(), config.backoff_max())),
             probes: u8::try_from(steps(|config| (config.park_probe(), config.park_probe_max()))).unwrap_or(u8::MAX),
+            asks: u8::try_from(steps(|config| (config.demand_interval(), config.park_probe_max()))).unwrap_or(u8::MAX),
+            listing: configs.iter().map(Config::ping_timeout).min().unwrap_or_default() / 2,
+            quick: configs.iter().any(|config| {
+                between(config.demand_backoff(), config.demand_interval())
+                    || between(config.refused_interval(), config.min_dial_interval())
+            }),
         }
     }
 }
@@ -95,9 +120,10 @@ impl<'a> View<'a> {
             Output::Admit(Admission::Refuse { why, retry_at }) => {
                 Output::Admit(Admission::Refuse { why, retry_at: retry_at.map(|at| self.due(at)) })
             }
-            Output::Event(Event::StatusChanged { status, failure }) => {
-                Output::Event(Event::StatusChanged { status: self.status(status), failure: failure.map(Self::class) })
-            }
+            Output::Event(Event::StatusChanged { status, failure }) => Output::Event(Event::StatusChanged {
+                status: self.status(status),
+                failure: failure.map(|class| self.class(class)),
+            }),
             Output::Event(Event::BreakerChanged { open_until }) => {
                 Output::Event(Event::BreakerChanged { open_until: open_until.map(|at| self.due(at)) })
             }
@@ -140,11 +166,31 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Once it is noted, a failure counts as a rate limit, as refused, or as any other.
-    pub const fn class(class: FailureClass) -> FailureClass {
+    /// A question's time.
+    pub fn question(&self, at: Timestamp) -> Timestamp {
+        if at.since(self.now) > FAR { Self::NOW + NEVER } else { self.due(at) }
+    }
+
+    /// The longest listing so far.
+    pub fn listing(&self, took: Duration) -> Duration {
+        if took <= self.frame.listing { Duration::ZERO } else { took }
+    }
+
+    /// The beginning of a session; it is kept how much later than that the last message came in, up to the time after
+    /// which a session that is disowned is proven.
+    pub fn begun(&self, since: Timestamp, heard: Timestamp, to: Timestamp, served: bool) -> Timestamp {
+        let begun = self.past(since, self.frame.stable);
+        if served { begun } else { begun.min(ago(Self::NOW.since(to) + heard.since(since).min(self.frame.stable))) }
+    }
+
+    /// Once it is noted, a failure counts as a rate limit, as refused (where that is paced in its own way), or as any
+    /// other.
+    pub const fn class(&self, class: FailureClass) -> FailureClass {
         match class {
-            FailureClass::RateLimited | FailureClass::Refused => class,
-            FailureClass::Transport
+            FailureClass::RateLimited => class,
+            FailureClass::Refused if self.frame.quick => class,
+            FailureClass::Refused
+            | FailureClass::Transport
             | FailureClass::SessionGone
             | FailureClass::NeedsAuth
             | FailureClass::Permanent
@@ -156,7 +202,7 @@ impl<'a> View<'a> {
     }
 
     /// The state with its times counted from now, and its epoch's number.
-    pub fn state(&self, state: State) -> State {
+    pub fn state(&self, state: State, served: bool) -> State {
         match state {
             State::Idle | State::Shutdown => state,
             State::Connecting { epoch, deadline, ready } => {
@@ -177,15 +223,16 @@ impl<'a> View<'a> {
                     Liveness::Verify { resumed, .. } => Some(resumed),
                     Liveness::Asked { since, .. } | Liveness::Listing { since, .. } => Some(since),
                 };
+                let heard = inbound;
                 let [inbound, oldest, question] = self.ranked([Some(inbound), oldest, question]);
                 let asked = question.unwrap_or(Self::NOW);
                 State::Ready {
                     epoch: self.epoch(epoch),
-                    since: self.past(since, self.frame.stable),
+                    since: self.begun(since, heard, inbound.unwrap_or(Self::NOW), served),
                     inbound: inbound.unwrap_or(Self::NOW),
                     oldest,
                     liveness: match liveness {
-                        Liveness::Quiet { ask_at } => Liveness::Quiet { ask_at: self.due(ask_at) },
+                        Liveness::Quiet { ask_at } => Liveness::Quiet { ask_at: self.question(ask_at) },
                         Liveness::Verify { ask_at, .. } => {
                             Liveness::Verify { ask_at: self.due(ask_at), resumed: asked }
                         }

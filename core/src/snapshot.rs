@@ -160,12 +160,12 @@ pub struct Memory {
     /// How often the probe interval has doubled.
     pub probe_doublings: u8,
     /// The last failure since the last Ready, where there was one.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub failure: Option<FailureClass>,
     /// How long the server still asked to be left alone (`Retry-After`).
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub hint_in: Option<Duration>,
     /// How long ago the last dial was. A state file keeps its wall time; where that clock went back since, this is zero.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub last_dial_ago: Option<Duration>,
 }

@@ -82,7 +82,7 @@ impl<C: Clock> Driver<C> {
         if self.host.slept() {
             self.step(now, Input::Resumed { by_call: false }, None);
         }
-        if (due || matches!(input, Input::NoReply { .. }))
+        if (due || matches!(input, Input::NoReply { .. } | Input::Silence { .. }))
             && let State::Ready { epoch, .. } = self.machine.snapshot().state
         {
             self.step(now, self.transport.traffic(epoch), None);
@@ -96,7 +96,8 @@ impl<C: Clock> Driver<C> {
             match output {
                 Output::Dial { epoch, timeout, interactive } => self.transport.dial(epoch, timeout, interactive),
                 Output::Close { epoch, cause } => self.transport.close(epoch, cause),
-                Output::Ping { epoch } | Output::Ask { epoch } => self.transport.ping(epoch),
+                Output::Ping { epoch } => self.transport.ping(epoch),
+                Output::Ask { epoch } => self.transport.ask(epoch),
                 Output::Publish { epoch } => self.host.offer(Some(epoch)),
                 Output::Withdraw => self.host.offer(None),
                 Output::Admit(answer) => caller.take().into_iter().for_each(|it| self.waiting.admit(it, answer)),

@@ -30,6 +30,9 @@ pub trait Transport: Send {
     /// Asks for a sign of life.
     fn ping(&self, epoch: Epoch);
 
+    /// Asks for the first thing that the session has answered before: a listing, or a ping where nothing can be listed.
+    fn ask(&self, epoch: Epoch);
+
     /// A sample of a session's traffic, as [`Input::Traffic`].
     fn traffic(&self, epoch: Epoch) -> Input;
 }

@@ -11,12 +11,19 @@ use crate::model::{Model, Pace, Phase};
 impl Model {
     fn normalise(&mut self, frame: &Frame) {
         let view = View::new(frame, self.now, self.last.map(|(epoch, _)| epoch));
+        let mut begun = None;
+        if let (Some(life), Phase::Up { since, .. }) = (&mut self.life, self.phase) {
+            life.served |= life.heard.since(since) >= frame.stable;
+            let question = life.asked.map(|asked| asked.since).or(life.resumed);
+            let [heard, ..] = view.ranked([Some(life.heard), life.open, question]);
+            begun = Some(view.begun(since, life.heard, heard.unwrap_or(View::NOW), life.served));
+        }
         self.phase = match self.phase {
             Phase::Nothing => Phase::Nothing,
             Phase::Dialling { epoch, deadline, flags } => {
                 Phase::Dialling { epoch: view.epoch(epoch), deadline: view.due(deadline), flags }
             }
-            Phase::Up { epoch, since } => Phase::Up { epoch: view.epoch(epoch), since: view.past(since, frame.stable) },
+            Phase::Up { epoch, since } => Phase::Up { epoch: view.epoch(epoch), since: begun.unwrap_or(since) },
             Phase::Closing { epoch, deadline } => {
                 Phase::Closing { epoch: view.epoch(epoch), deadline: view.due(deadline) }
             }
@@ -26,13 +33,16 @@ impl Model {
             next.to = view.due(next.to);
             next.pace = Pace::AtOnce; // which rule speaks, not what it says
         }
-        self.last = self.last.map(|(epoch, at)| (view.epoch(epoch), view.past(at, frame.pace)));
         self.ladder = self.ladder.min(frame.ladder);
         self.outage = self.outage.map(|at| view.past(at, frame.outage));
         self.hint_until = view.future(self.hint_until);
-        self.class = self.class.map(View::class);
+        self.class = self.class.map(|class| view.class(class));
+        self.refused &= frame.quick && self.last.is_some_and(|(_, at)| self.now.since(at) < frame.pace);
         self.demand = view.future(self.demand);
+        self.last = self.last.map(|(epoch, at)| (view.epoch(epoch), view.past(at, frame.pace)));
         self.probes = self.probes.min(frame.probes.into());
+        self.asks = self.asks.min(frame.asks.into());
+        self.listing = view.listing(self.listing);
         self.open_until = self.open_until.map(|at| view.due(at));
         self.struck = self.struck.map(|at| view.sent(at));
         if let Some(life) = &mut self.life {
@@ -47,7 +57,7 @@ impl Model {
                 asked.deadline = view.due(asked.deadline);
             }
             life.resumed = life.resumed.map(|_| question);
-            life.next = life.next.map(|(from, to)| (view.due(from), view.due(to)));
+            life.next = life.next.map(|(from, to)| (view.question(from), view.question(to)));
             life.rest_at = life.rest_at.map(|at| view.due(at));
             life.renew_at = life.renew_at.map(|at| view.due(at));
         }

@@ -1,6 +1,6 @@
 //! What the model check does to a machine.
 
-use super::{ConnectionMachine, PingSupport, Purpose, WakeCause};
+use super::{ConnectionMachine, PingSupport, Purpose, State, Timestamp, WakeCause};
 use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::id::Epoch;
@@ -11,9 +11,15 @@ impl ConnectionMachine {
     /// Makes this machine the one that stands for all that no later step tells apart from it.
     pub fn normalise(&mut self, frame: &Frame) {
         let view = View::new(frame, self.now, self.epoch);
-        self.state = view.state(self.state);
+        if let State::Ready { since, inbound, .. } = self.state {
+            self.served |= inbound.since(since) >= frame.stable;
+        } else {
+            (self.served, self.answered_to) = (false, Timestamp::ZERO);
+        }
+        self.state = view.state(self.state, self.served);
         self.status = view.status(self.status);
         self.epoch = self.epoch.map(|epoch| view.epoch(epoch));
+        self.refused &= frame.quick && self.dialled.is_some_and(|at| self.now.since(at) < frame.pace);
         self.dialled = self.dialled.map(|at| view.past(at, frame.pace));
         if self.purpose == Purpose::Wake(WakeCause::Credentials) {
             self.purpose = Purpose::Wake(WakeCause::Config); // told apart when they come, never later
@@ -23,7 +29,9 @@ impl ConnectionMachine {
         self.outage_since = self.outage_since.map(|at| view.past(at, frame.outage));
         self.hint_until = view.future(self.hint_until);
         self.probe_doublings = self.probe_doublings.min(frame.probes);
-        self.failure = self.failure.map(View::class);
+        self.failure = self.failure.map(|class| view.class(class));
+        self.demand_doublings = self.demand_doublings.min(frame.asks);
+        self.listing = view.listing(self.listing);
         if let Breaker::Open { until } = &mut self.breaker {
             *until = view.due(*until);
         }

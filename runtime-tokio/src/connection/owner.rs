@@ -88,7 +88,12 @@ impl Owner {
                 self.fail(Input::Gone { epoch, failure }, epoch, cause);
                 self.live.take_if(|live| live.epoch == epoch);
             }
-            What::Pong => self.on_pong(epoch),
+            What::Pong => {
+                self.on_pong(epoch);
+                if self.machine.snapshot().pings != PingSupport::Answers {
+                    self.step(Input::Pong { epoch }, None);
+                }
+            }
             What::PingUnsupported => self.step(Input::PingUnsupported { epoch }, None),
             What::Relisted(catalogue) => {
                 if self.published.borrow().session.as_ref().is_some_and(|session| session.epoch() == epoch) {

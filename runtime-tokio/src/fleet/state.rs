@@ -106,6 +106,8 @@ impl SavedState {
         let mut server = server.clone();
         let passed = Duration::from_millis(now.saturating_sub(server.saved_at));
         server.memory.next_dial_in = server.memory.next_dial_in.map(|left| left.saturating_sub(passed));
+        server.memory.hint_in = server.memory.hint_in.map(|left| left.saturating_sub(passed));
+        server.memory.last_dial_ago = server.memory.last_dial_ago.map(|ago| ago.saturating_add(passed));
         server.saved_at = now;
         Some(server)
     }

@@ -45,8 +45,8 @@ pub struct Step {
     /// How long after the step before it, or after the order.
     pub after: Duration,
     epoch: Epoch,
-    /// What the transport reports; none: something came in.
-    report: Option<Input>,
+    /// What the transport reports.
+    report: Input,
 }
 
 /// A scripted server, and the host of the driver that dials it. It waits for nothing itself: what it will do is a
@@ -65,6 +65,9 @@ struct State {
     up: bool,
     inbound: Timestamp,
     answered: bool,
+    /// When it was asked last, and when what was asked last that it has answered since the last sample.
+    asked: Timestamp,
+    answered_to: Option<Timestamp>,
     call: Option<Timestamp>,
     slept: bool,
 }
@@ -79,6 +82,8 @@ impl Server {
             up: false,
             inbound: Timestamp::ZERO,
             answered: false,
+            asked: Timestamp::ZERO,
+            answered_to: None,
             call: None,
             slept: false,
         };
@@ -94,7 +99,8 @@ impl Server {
             state.dials.push_back(next);
         }
         (state.epoch, state.up, state.answered, state.call) = (epoch, true, false, None);
-        let step = |after, report| Step { after, epoch, report: Some(report) };
+        state.answered_to = None;
+        let step = |after, report| Step { after, epoch, report };
         let gone = |after, failure| step(after, Input::Gone { epoch, failure });
         let [started, flags @ ..] = ReadyFlags::ALL;
         let mut plan = Plan::from([step(Duration::ZERO, Input::Reached { epoch, flag: started })]);
@@ -121,35 +127,55 @@ impl Server {
         let mut state = self.state();
         state.up &= state.epoch != epoch;
         let failure = FailureClass::Transport.into();
-        [Step { after: CLOSED_AFTER, epoch, report: Some(Input::Gone { epoch, failure }) }].into()
+        [Step { after: CLOSED_AFTER, epoch, report: Input::Gone { epoch, failure } }].into()
     }
 
     /// A ping was ordered.
     fn ping(&self, epoch: Epoch) -> Plan {
         self.trace.line(format_args!("    ping {epoch:?}"));
-        let state = self.state();
-        let report = match state.life {
-            Life::NoPings => Some(Input::PingUnsupported { epoch }),
-            Life::Healthy if state.call.is_none() => None,
-            Life::Healthy | Life::Deaf | Life::Ends(_) => return Plan::new(),
+        let report = match self.state().life {
+            Life::NoPings => Input::PingUnsupported { epoch },
+            Life::Healthy | Life::Deaf | Life::Ends(_) => Input::Pong { epoch },
         };
+        self.answer(epoch, report)
+    }
+
+    /// A listing was ordered.
+    fn ask(&self, epoch: Epoch) -> Plan {
+        self.trace.line(format_args!("    ask {epoch:?}"));
+        self.answer(epoch, Input::Listed { epoch, took: PONG_AFTER })
+    }
+
+    /// Answers a question, unless it is busy or deaf.
+    fn answer(&self, epoch: Epoch, report: Input) -> Plan {
+        let now = (self.now)();
+        let mut state = self.state();
+        match state.life {
+            Life::Healthy if state.call.is_none() => {}
+            Life::NoPings => {}
+            Life::Healthy | Life::Deaf | Life::Ends(_) => return Plan::new(),
+        }
+        state.asked = now;
         [Step { after: PONG_AFTER, epoch, report }].into()
     }
 
     /// The moment of a step has come: what the transport reports. Nothing where the epoch is over already.
     pub fn happens(&self, step: &Step) -> Option<Input> {
         let mut state = self.state();
-        if let Some(Input::Gone { .. }) = step.report
+        if let Input::Gone { .. } = step.report
             && (state.epoch, state.up) == (step.epoch, false)
         {
-            return step.report; // its close is complete
+            return Some(step.report); // its close is complete
         }
         if (state.epoch, state.up) != (step.epoch, true) {
             return None;
         }
-        state.up = !matches!(step.report, Some(Input::Gone { .. }));
+        state.up = !matches!(step.report, Input::Gone { .. });
         state.inbound = (self.now)();
-        step.report
+        if let Input::Pong { .. } | Input::PingUnsupported { .. } | Input::Listed { .. } = step.report {
+            state.answered_to = Some(state.asked);
+        }
+        Some(step.report)
     }
 
     /// A sample of the traffic of this epoch's session.
@@ -161,7 +187,7 @@ impl Server {
             inbound: state.inbound,
             answered,
             served: answered,
-            answered_to: None,
+            answered_to: state.answered_to.take(),
             oldest: state.call,
         }
     }
@@ -196,7 +222,7 @@ impl Server {
                     inbound: now,
                     answered: true,
                     served: true,
-                    answered_to: None,
+                    answered_to: Some(now),
                     oldest: None,
                 })
             }
@@ -244,6 +270,10 @@ impl<P: Fn(Plan) + Send> Transport for Scripted<P> {
 
     fn ping(&self, epoch: Epoch) {
         (self.play)(self.server.ping(epoch));
+    }
+
+    fn ask(&self, epoch: Epoch) {
+        (self.play)(self.server.ask(epoch));
     }
 
     fn traffic(&self, epoch: Epoch) -> Input {

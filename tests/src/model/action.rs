@@ -49,8 +49,8 @@ pub enum What {
     Park,
     /// [`Input::Shutdown`].
     Shutdown,
-    /// [`Input::Resumed`].
-    Resumed,
+    /// [`Input::Resumed`], noticed by a call or not.
+    Resumed(bool),
     /// [`Input::Retune`].
     Retune(Config),
     /// [`Input::Reached`].
@@ -72,10 +72,22 @@ pub enum What {
         /// How old the oldest open call is.
         open: Option<u64>,
     },
+    /// [`Input::Traffic`] with an answer to what was sent that long ago; it came now.
+    Answer(Whose, u64),
     /// [`Input::NoReply`] to a call of this age.
     NoReply(Whose, u64),
     /// [`Input::PingUnsupported`].
     PingUnsupported(Whose),
+    /// [`Input::Pong`].
+    Pong(Whose),
+    /// [`Input::Listed`] after that long.
+    Listed(Whose, u64),
+    /// [`Input::Renew`].
+    Renew(Whose),
+    /// [`Input::ServerChanged`].
+    ServerChanged(Whose),
+    /// [`Input::Silence`] of a call of this age.
+    Silence(Whose, u64),
 }
 
 impl Action {
@@ -120,7 +132,7 @@ impl What {
             Self::Wake(cause) => Input::Wake(cause),
             Self::Park => Input::Park,
             Self::Shutdown => Input::Shutdown,
-            Self::Resumed => Input::Resumed { by_call: false },
+            Self::Resumed(by_call) => Input::Resumed { by_call },
             Self::Retune(config) => Input::Retune(config),
             Self::Reached(whose, flag) => Input::Reached { epoch: epoch(whose), flag },
             Self::Rest => return missing(checker.machine()),
@@ -134,15 +146,36 @@ impl What {
                 answered_to: None,
                 oldest: open.map(ago),
             },
+            Self::Answer(whose, sent) => Input::Traffic {
+                epoch: epoch(whose),
+                inbound: now,
+                answered: false,
+                served: false,
+                answered_to: Some(ago(sent)),
+                oldest: None,
+            },
             Self::NoReply(whose, age) => Input::NoReply { epoch: epoch(whose), sent: ago(age) },
             Self::PingUnsupported(whose) => Input::PingUnsupported { epoch: epoch(whose) },
+            Self::Pong(whose) => Input::Pong { epoch: epoch(whose) },
+            Self::Listed(whose, took) => Input::Listed { epoch: epoch(whose), took: Duration::from_nanos(took) },
+            Self::Renew(whose) => Input::Renew { epoch: epoch(whose) },
+            Self::ServerChanged(whose) => Input::ServerChanged { epoch: epoch(whose) },
+            Self::Silence(whose, age) => Input::Silence { epoch: epoch(whose), sent: ago(age) },
         })
     }
 
-    /// Whether the jitter may be asked: the end of an attempt or a session draws a wait, and a suspend a question's time.
+    /// Whether the jitter may be asked: the end of an attempt or a session draws a wait, and a suspend or the beginning of
+    /// a session a question's time.
     const fn draws(self, state: &State, due: bool) -> bool {
-        let up = matches!(state, State::Connecting { .. } | State::Ready { .. });
-        up && (due || matches!(self, Self::Lost(Whose::Newest, _) | Self::Gone(Whose::Newest, _) | Self::Resumed))
+        match state {
+            State::Ready { .. } => {
+                due || matches!(self, Self::Lost(Whose::Newest, _) | Self::Gone(Whose::Newest, _) | Self::Resumed(_))
+            }
+            State::Connecting { .. } => {
+                due || matches!(self, Self::Lost(Whose::Newest, _) | Self::Gone(Whose::Newest, _) | Self::Rest)
+            }
+            _ => false,
+        }
     }
 }
 
@@ -185,7 +218,7 @@ pub(super) fn actions(machine: &ConnectionMachine, now: Timestamp, alphabet: &[W
                 push(1, *what);
                 push(2, *what);
             }
-            for what in [What::Tick, What::Resumed, What::Connect(0)] {
+            for what in [What::Tick, What::Resumed(false), What::Connect(0)] {
                 push(FAR, what);
             }
         }

@@ -16,10 +16,10 @@ const STATES: [&str; 15] = [
     "Idle",
     "Connecting, queued",
     "Connecting, started",
-    "Ready, not asked",
     "Ready, quiet",
     "Ready, after a suspend",
     "Ready, asked",
+    "Ready, asked to list",
     "Closing, then Retry",
     "Closing, then Park",
     "Closing, then Rest",
@@ -31,7 +31,7 @@ const STATES: [&str; 15] = [
 ];
 
 /// Every input.
-const INPUTS: [&str; 13] = [
+const INPUTS: [&str; 18] = [
     "Tick",
     "Connect",
     "Wake",
@@ -45,10 +45,15 @@ const INPUTS: [&str; 13] = [
     "Traffic",
     "NoReply",
     "PingUnsupported",
+    "Pong",
+    "Listed",
+    "Renew",
+    "ServerChanged",
+    "Silence",
 ];
 
 /// Every order and fact, by kind.
-const OUTPUTS: [&str; 27] = [
+const OUTPUTS: [&str; 28] = [
     "Dial",
     "Dial, interactive",
     "Publish",
@@ -76,6 +81,7 @@ const OUTPUTS: [&str; 27] = [
     "status SHUTDOWN",
     "breaker opens",
     "breaker closes",
+    "Ask",
 ];
 
 /// The timers of a state: its own, and of a Ready session the ends of its rest and its lifetime.
@@ -126,7 +132,7 @@ impl Coverage {
 pub fn no_such_timer(name: &str) -> bool {
     let Some((timer, state)) = name.split_once(" fires in ") else { return false };
     match timer {
-        "its timer" => ["Idle", "Shutdown", "Parked, not probed", "Ready, not asked"].contains(&state),
+        "its timer" => ["Idle", "Shutdown", "Parked, not probed"].contains(&state),
         _ => !state.starts_with("Ready"),
     }
 }
@@ -136,10 +142,12 @@ fn timers(state: &State) -> [Option<Timestamp>; 3] {
         State::Idle | State::Shutdown => [None; 3],
         State::Ready { liveness, rest_at, renew_at, .. } => {
             let watch = match liveness {
-                Liveness::Quiet { ask_at } | Liveness::Verify { ask_at, .. } => Some(ask_at),
-                Liveness::Asked { deadline, .. } | Liveness::Listing { deadline, .. } => Some(deadline),
+                Liveness::Quiet { ask_at: at }
+                | Liveness::Verify { ask_at: at, .. }
+                | Liveness::Asked { deadline: at, .. }
+                | Liveness::Listing { deadline: at, .. } => at,
             };
-            [watch, rest_at, renew_at]
+            [Some(watch), rest_at, renew_at]
         }
         State::Connecting { .. } | State::Closing { .. } | State::TransientFailure { .. } | State::Parked { .. } => {
             [state.next_timeout(), None, None]
@@ -152,10 +160,10 @@ const fn state(state: &State) -> usize {
         State::Idle => 0,
         State::Connecting { ready, .. } if ready.is_empty() => 1,
         State::Connecting { .. } => 2,
-        State::Ready { liveness: Liveness::Listing { .. }, .. } => 3,
-        State::Ready { liveness: Liveness::Quiet { .. }, .. } => 4,
-        State::Ready { liveness: Liveness::Verify { .. }, .. } => 5,
-        State::Ready { liveness: Liveness::Asked { .. }, .. } => 6,
+        State::Ready { liveness: Liveness::Quiet { .. }, .. } => 3,
+        State::Ready { liveness: Liveness::Verify { .. }, .. } => 4,
+        State::Ready { liveness: Liveness::Asked { .. }, .. } => 5,
+        State::Ready { liveness: Liveness::Listing { .. }, .. } => 6,
         State::Closing { then: Then::Retry { .. }, .. } => 7,
         State::Closing { then: Then::Park, .. } => 8,
         State::Closing { then: Then::Rest, .. } => 9,
@@ -196,7 +204,8 @@ const fn output(output: &Output, before: &Snapshot) -> usize {
         Output::Dial { interactive: true, .. } => 1,
         Output::Publish { .. } => 2,
         Output::Withdraw => 3,
-        Output::Ping { .. } | Output::Ask { .. } => 4,
+        Output::Ping { .. } => 4,
+        Output::Ask { .. } => 27,
         Output::Close { cause: CloseCause::Failed(_), .. } => 5,
         Output::Close { cause: CloseCause::Parked, .. } => 6,
         Output::Close { cause: CloseCause::Idle, .. } => 7,

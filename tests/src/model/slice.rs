@@ -6,10 +6,13 @@
 use std::time::Duration;
 
 use mcp_reconnect_checker::{Checker, Frame};
-use mcp_reconnect_core::{Config, ConfigBuilder, Failure, FailureClass, ReadyFlag, ReadyFlags, Timestamp, WakeCause};
+use mcp_reconnect_core::{
+    Config, ConfigBuilder, Failure, FailureClass, ReadyFlag, ReadyFlags, Restart, Timestamp, WakeCause,
+};
 
 use super::action::What::{
-    Connect, Gone, Lost, NoReply, Park, PingUnsupported, Reached, Rest, Resumed, Retune, Shutdown, Tick, Traffic, Wake,
+    Answer, Connect, Gone, Listed, Lost, NoReply, Park, PingUnsupported, Pong, Reached, Renew, Rest, Resumed, Retune,
+    ServerChanged, Shutdown, Silence, Tick, Traffic, Wake,
 };
 use super::action::Whose::{self, Never, Newest, Older};
 use super::action::{UNIT, What};
@@ -24,7 +27,7 @@ pub struct Slice {
     pub configs: Vec<Config>,
     /// The inputs that may come at any time.
     pub alphabet: Vec<What>,
-    /// Whether the server knows pings.
+    /// Whether the life of its sessions is watched: else the server knows no pings, and is asked to list in a month.
     pub pings: bool,
     /// How old a message or a call that is reported may be.
     pub reach: u64,
@@ -40,7 +43,7 @@ impl Slice {
 
     /// Servers that lose one session, for callers to wait for the next.
     pub(super) fn callers() -> Self {
-        let config = knobs(|knobs| knobs.connect_timeout_max(units(2)));
+        let config = unwatched(|knobs| knobs.connect_timeout_max(units(2)));
         Self { name: "callers", configs: vec![config], alphabet: Vec::new(), pings: false, reach: 0 }
     }
 
@@ -48,6 +51,7 @@ impl Slice {
     pub fn random(seed: u64) -> Self {
         let mut random = super::twin::Random(seed);
         let mut upto = |most: usize| units(1 + u64::try_from(random.below(most)).unwrap_or(0));
+        let restart = [None, Some(Restart::Never), Some(Restart::Always)][usize::try_from(seed % 3).unwrap_or(0)];
         let mut config = |retuned: bool| {
             knobs(|knobs| {
                 let (start, pace, backoff, probe) = (upto(5), upto(3), upto(6), upto(6));
@@ -56,6 +60,7 @@ impl Slice {
                 let knobs = knobs.backoff_max(pace * 2 + backoff * 4).park_probe(probe).park_probe_max(probe * 5);
                 let knobs = knobs.stable_after(upto(9)).keepalive(upto(9)).ping_timeout(upto(4)).park_after(upto(20));
                 let knobs = knobs.breaker_open(upto(9)).close_timeout(upto(5)).retry_after_max(upto(9));
+                let knobs = knobs.demand_backoff(upto(4)).refused_interval(upto(2)).restart(restart);
                 let knobs = knobs.redial_spread(upto(3)).idle_timeout(retuned.then(|| upto(9)));
                 knobs.max_lifetime((!retuned).then(|| upto(20)))
             })
@@ -97,6 +102,11 @@ fn knobs(change: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
     change(small).build().unwrap_or_default()
 }
 
+/// Small knobs, and a keepalive that never comes.
+fn unwatched(change: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
+    knobs(|knobs| change(knobs.keepalive(Duration::from_secs(86_400))))
+}
+
 const fn units(units: u64) -> Duration {
     Duration::from_nanos(units)
 }
@@ -123,6 +133,11 @@ fn stale() -> Vec<What> {
         traffic(Older, 0, true, None),
         NoReply(Older, 0),
         PingUnsupported(Older),
+        Pong(Older),
+        Listed(Older, 9),
+        Renew(Older),
+        ServerChanged(Older),
+        Silence(Older, 0),
         Lost(Never, TRANSPORT),
         Gone(Never, TRANSPORT),
     ]
@@ -139,9 +154,11 @@ pub fn slices() -> Vec<Slice> {
 
 /// Starts: every order of the flags, the backstop, start timeouts that double the deadline, and the end at every point.
 fn flags() -> Slice {
-    let config = knobs(|knobs| knobs.connect_timeout(units(1)).connect_timeout_max(units(3)).close_timeout(units(2)));
-    let mut alphabet = vec![Tick, Connect(0), Wake(WakeCause::Operator), Park, Shutdown, Resumed];
+    let config =
+        unwatched(|knobs| knobs.connect_timeout(units(1)).connect_timeout_max(units(3)).close_timeout(units(2)));
+    let mut alphabet = vec![Tick, Connect(0), Wake(WakeCause::Operator), Park, Shutdown, Resumed(false)];
     alphabet.extend(ReadyFlags::ALL.map(|flag| Reached(Newest, flag)));
+    alphabet.extend([Listed(Newest, 1), ServerChanged(Newest)]);
     alphabet.extend([Lost(Newest, TRANSPORT), Gone(Newest, TRANSPORT)]);
     alphabet.extend(stale());
     Slice { name: "flags", configs: vec![config], alphabet, pings: false, reach: 0 }
@@ -149,7 +166,7 @@ fn flags() -> Slice {
 
 /// The breaker of a session whose life is not watched, through losses and parks.
 fn breaker() -> Slice {
-    let config = knobs(|knobs| knobs.breaker_open(units(3)));
+    let config = unwatched(|knobs| knobs.breaker_open(units(3)));
     let mut alphabet = vec![
         Tick,
         Connect(0),
@@ -157,7 +174,7 @@ fn breaker() -> Slice {
         Wake(WakeCause::Config),
         Park,
         Shutdown,
-        Resumed,
+        Resumed(false),
         Rest,
         Lost(Newest, TRANSPORT),
         Gone(Newest, TRANSPORT),
@@ -166,6 +183,9 @@ fn breaker() -> Slice {
         traffic(Newest, 1, true, Some(1)),
         NoReply(Newest, 0),
         NoReply(Newest, 2),
+        Answer(Newest, 0),
+        Answer(Newest, 1),
+        Silence(Newest, 0),
         PingUnsupported(Newest),
     ];
     alphabet.extend(stale());
@@ -174,7 +194,7 @@ fn breaker() -> Slice {
 
 /// What failures of every class lead to: the ladder, the outage clock, parks, probes and wakes.
 fn outage() -> Slice {
-    let config = knobs(|knobs| {
+    let config = unwatched(|knobs| {
         let knobs = knobs.backoff_max(units(4)).park_after(units(4)).park_probe(units(3)).park_probe_max(units(4));
         knobs.demand_interval(units(2))
     });
@@ -186,7 +206,7 @@ fn outage() -> Slice {
         Wake(WakeCause::Credentials),
         Park,
         Shutdown,
-        Resumed,
+        Resumed(false),
         Reached(Newest, ReadyFlag::Started),
         Rest,
     ];
@@ -198,6 +218,9 @@ fn outage() -> Slice {
         FailureClass::Permanent,
         FailureClass::StartTimeout,
         FailureClass::Unresponsive,
+        FailureClass::Refused,
+        FailureClass::Unauthorized,
+        FailureClass::Finished,
     ] {
         alphabet.extend([Lost(Newest, failure(class)), Gone(Newest, failure(class))]);
     }
@@ -206,8 +229,9 @@ fn outage() -> Slice {
 
 /// Callers who wait: demand cuts the ladder, and brings dials forward.
 fn waits() -> Slice {
-    let config = knobs(|knobs| {
+    let config = unwatched(|knobs| {
         let knobs = knobs.backoff(units(4)).backoff_max(units(4)).park_after(units(6)).park_probe(units(4));
+        let knobs = knobs.demand_backoff(units(1)).refused_interval(units(1));
         knobs.park_probe_max(units(4)).demand_interval(units(2)).min_dial_interval(units(2)).redial_spread(units(1))
     });
     let alphabet = vec![
@@ -217,10 +241,11 @@ fn waits() -> Slice {
         Connect(5),
         Wake(WakeCause::Config),
         Park,
-        Resumed,
+        Resumed(false),
         Rest,
         Lost(Newest, TRANSPORT),
         Gone(Newest, TRANSPORT),
+        Gone(Newest, failure(FailureClass::Refused)),
         Gone(Newest, failure(FailureClass::SessionGone)),
         Gone(Newest, failure(FailureClass::RateLimited)),
         Gone(Newest, failure(FailureClass::Permanent)),
@@ -230,14 +255,14 @@ fn waits() -> Slice {
 
 /// What the server asks for with `Retry-After`.
 fn hints() -> Slice {
-    let config = knobs(|knobs| knobs.park_after(units(3)));
+    let config = unwatched(|knobs| knobs.park_after(units(3)));
     let alphabet = vec![
         Tick,
         Connect(0),
         Connect(2),
         Wake(WakeCause::Operator),
         Park,
-        Resumed,
+        Resumed(false),
         Rest,
         Lost(Newest, hint(FailureClass::Transport, 2)),
         Gone(Newest, TRANSPORT),
@@ -252,12 +277,14 @@ fn hints() -> Slice {
 
 /// How the life of a session is watched: questions, verdicts, open calls, suspends, and what is learnt about pings.
 fn life() -> Slice {
-    let config = knobs(|knobs| knobs.redial_spread(units(1)).breaker_strikes(1).breaker_open(units(1)));
+    let config =
+        knobs(|knobs| knobs.keepalive(units(1)).redial_spread(units(1)).breaker_strikes(1).breaker_open(units(1)));
     let mut alphabet = vec![
         Tick,
         Connect(0),
         Shutdown,
-        Resumed,
+        Resumed(false),
+        Resumed(true),
         Reached(Newest, ReadyFlag::Started),
         Rest,
         Gone(Newest, TRANSPORT),
@@ -272,6 +299,10 @@ fn life() -> Slice {
         NoReply(Newest, 1),
         NoReply(Newest, 3),
         PingUnsupported(Newest),
+        Pong(Newest),
+        Listed(Newest, 2),
+        ServerChanged(Newest),
+        Silence(Newest, 0),
     ];
     alphabet.extend([traffic(Older, 0, true, None), NoReply(Older, 0), PingUnsupported(Never)]);
     Slice { name: "life", configs: vec![config], alphabet, pings: true, reach: 3 }
@@ -288,10 +319,13 @@ fn rest() -> Slice {
         Wake(WakeCause::Config),
         Park,
         Shutdown,
-        Resumed,
+        Resumed(false),
         Reached(Newest, ReadyFlag::Started),
         Rest,
         Lost(Newest, TRANSPORT),
+        Lost(Newest, failure(FailureClass::SessionGone)),
+        Gone(Newest, failure(FailureClass::Finished)),
+        Renew(Newest),
         Gone(Older, TRANSPORT),
         traffic(Newest, 0, true, None),
         traffic(Newest, SILENT, false, Some(1)),
@@ -315,7 +349,7 @@ fn retune() -> Slice {
         Connect(0),
         Park,
         Shutdown,
-        Resumed,
+        Resumed(false),
         Retune(config),
         Retune(other),
         Reached(Newest, ReadyFlag::Started),

@@ -37,7 +37,7 @@ enum What {
     /// A machine's timer.
     Due(u32),
     /// Nothing is left of a dial or a session: it was refused, cut or closed.
-    Gone(u32, Epoch),
+    Gone(u32, Epoch, FailureClass),
     /// A handshake is complete; the server may hang up then.
     Answered(u32, Epoch, Fate),
     /// The next caller asks, if there still is something to ask for.
@@ -98,13 +98,13 @@ impl Herd {
                 }
                 self.give(who, Input::Tick);
             }
-            What::Gone(who, epoch) => {
+            What::Gone(who, epoch, class) => {
                 if let Some(pass) = self.connections[who as usize].pass.take() {
                     let entrance = self.entrance(who);
                     self.entrances[entrance].failed(pass);
                     self.serve(entrance);
                 }
-                self.give(who, Input::Gone { epoch, failure: FailureClass::Transport.into() });
+                self.give(who, Input::Gone { epoch, failure: class.into() });
             }
             What::Answered(who, epoch, fate) => self.answered(who, epoch, fate),
             What::Caller(who) => {
@@ -132,7 +132,9 @@ impl Herd {
                     self.entrances[entrance].enqueue(who, epoch);
                     self.serve(entrance);
                 }
-                Output::Close { epoch, .. } => self.agenda.add(self.now + CLOSE, What::Gone(who, epoch)),
+                Output::Close { epoch, .. } => {
+                    self.agenda.add(self.now + CLOSE, What::Gone(who, epoch, FailureClass::Transport));
+                }
                 Output::Event(Event::StatusChanged { status: Status::Parked(_), .. }) => {
                     let connection = &mut self.connections[who as usize];
                     self.parked += u32::from(!connection.parked);
@@ -174,7 +176,8 @@ impl Herd {
         self.connections[who as usize].pass = Some(pass);
         self.tally.dialled(who, self.now);
         match self.server.dialled(self.now) {
-            Fate::Refused => self.agenda.add(self.now + REFUSAL, What::Gone(who, epoch)),
+            Fate::Refused => self.agenda.add(self.now + REFUSAL, What::Gone(who, epoch, FailureClass::Refused)),
+            Fate::TurnedAway => self.agenda.add(self.now + REFUSAL, What::Gone(who, epoch, FailureClass::Transport)),
             fate @ (Fate::Ready | Fate::HungUpOn) => {
                 self.agenda.add(self.now + HANDSHAKE, What::Answered(who, epoch, fate));
             }
@@ -188,7 +191,7 @@ impl Herd {
             return;
         }
         if fate == Fate::HungUpOn {
-            self.agenda.add(self.now + REFUSAL, What::Gone(who, epoch));
+            self.agenda.add(self.now + REFUSAL, What::Gone(who, epoch, FailureClass::Transport));
         } else {
             self.connections[who as usize].back = true;
             self.tally.recovered(self.now);

@@ -122,7 +122,7 @@ pub(super) fn run(storm: &Storm, rule: Rule) -> Figures {
                 tally.recovered(now + HANDSHAKE);
                 continue;
             }
-            Fate::Refused => now + REFUSAL,
+            Fate::Refused | Fate::TurnedAway => now + REFUSAL,
             Fate::HungUpOn => now + HANDSHAKE + REFUSAL,
             Fate::Silence => now + rule.patience(),
         };

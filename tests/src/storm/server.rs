@@ -64,7 +64,10 @@ impl Admits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Ready,
+    /// Nobody listens.
     Refused,
+    /// There is no room for it now.
+    TurnedAway,
     Silence,
     HungUpOn,
 }
@@ -90,7 +93,7 @@ impl Server {
                 if self.admit(now) {
                     Fate::Ready
                 } else {
-                    Fate::Refused
+                    Fate::TurnedAway
                 }
             }
             Dead::Refuses => Fate::Refused,

@@ -68,7 +68,9 @@ enum What {
     /// The server answers a dial.
     Answer(u32, Epoch, Answer),
     Gone(u32, Epoch),
-    Pong(u32, Epoch),
+    /// The answer to a ping or a listing that was sent then.
+    Pong(u32, Epoch, u64),
+    Listing(u32, Epoch, u64),
     /// Somebody calls, a call ends.
     Call(u32),
     Returned(u32, Epoch, u64),
@@ -184,7 +186,8 @@ impl Run {
                 self.tenants[who as usize].pass = None;
                 self.give(who, Input::Gone { epoch, failure: FailureClass::Transport.into() });
             }
-            What::Pong(who, epoch) => self.pong(who, epoch),
+            What::Pong(who, epoch, asked) => self.pong(who, epoch, asked),
+            What::Listing(who, epoch, asked) => self.listing(who, epoch, asked),
             What::Call(who) => self.call(who),
             What::Returned(who, epoch, sent) => self.returned(who, epoch, sent),
             What::Woken(who) => {
@@ -214,9 +217,8 @@ impl Run {
                     let takes = self.dice.one([1, 50, 50, 8_000, 20_000]);
                     self.agenda.add(self.now + takes * MILLI, What::Gone(who, epoch));
                 }
-                Output::Ping { epoch } | Output::Ask { epoch } => {
-                    self.agenda.add(self.now + 20 * MILLI, What::Pong(who, epoch))
-                }
+                Output::Ping { epoch } => self.agenda.add(self.now + 20 * MILLI, What::Pong(who, epoch, self.now)),
+                Output::Ask { epoch } => self.agenda.add(self.now + 20 * MILLI, What::Listing(who, epoch, self.now)),
                 Output::Admit(answer) => admission = Some(answer),
                 Output::Publish { .. } => self.seen.sessions += 1,
                 Output::Event(Event::StatusChanged { status: Status::Parked(reason), .. }) => {
@@ -262,7 +264,8 @@ impl Run {
             tenant.inbound = tenant.inbound.max(since.as_nanos());
             let answered = std::mem::take(&mut tenant.answered);
             let (inbound, oldest) = (at(tenant.inbound), tenant.call.map(at));
-            self.give(who, Input::Traffic { epoch, inbound, answered, served: answered, answered_to: None, oldest });
+            let answered_to = tenant.answered_to.take().map(at);
+            self.give(who, Input::Traffic { epoch, inbound, answered, served: answered, answered_to, oldest });
         }
     }
 
@@ -310,16 +313,30 @@ impl Run {
         }
     }
 
-    fn pong(&mut self, who: u32, epoch: Epoch) {
+    fn pong(&mut self, who: u32, epoch: Epoch, asked: u64) {
         let tenant = &mut self.tenants[who as usize];
         if tenant.session() != Some(epoch) || tenant.deaf || tenant.call.is_some() {
             return;
         }
         if tenant.knows_pings {
             tenant.inbound = self.now;
+            tenant.answered_to = Some(asked);
+            self.sample(who);
+            self.give(who, Input::Pong { epoch });
         } else if tenant.says_so {
             tenant.inbound = self.now;
             self.give(who, Input::PingUnsupported { epoch });
+        }
+    }
+
+    /// A listing is answered, unless the server is deaf or at work.
+    fn listing(&mut self, who: u32, epoch: Epoch, asked: u64) {
+        let tenant = &mut self.tenants[who as usize];
+        if tenant.session() == Some(epoch) && !tenant.deaf && tenant.call.is_none() {
+            tenant.inbound = self.now;
+            tenant.answered_to = Some(asked);
+            let took = Duration::from_nanos(self.now - asked);
+            self.give(who, Input::Listed { epoch, took });
         }
     }
 
@@ -359,6 +376,7 @@ impl Run {
         }
         tenant.inbound = self.now;
         tenant.answered = true;
+        tenant.answered_to = tenant.answered_to.max(Some(sent));
         // The first answer while there are strikes is told at once.
         if tenant.checker.machine().snapshot().breaker != (Breaker::Closed { strikes: 0 }) {
             self.sample(who);

@@ -35,18 +35,9 @@ fn a_step_and_an_admission_allocate_nothing() {
             if let Status::Ready(epoch) = machine.snapshot().status {
                 sessions += 1;
                 now = now + Duration::from_secs(u64::from(round % 100));
-                step(
-                    &mut machine,
-                    now,
-                    Input::Traffic {
-                        epoch,
-                        inbound: now,
-                        answered: true,
-                        served: true,
-                        answered_to: None,
-                        oldest: None,
-                    },
-                );
+                let (answered, served, answered_to) = (true, true, Some(now));
+                let traffic = Input::Traffic { epoch, inbound: now, answered, served, answered_to, oldest: None };
+                step(&mut machine, now, traffic);
                 step(&mut machine, now, Input::NoReply { epoch, sent: now });
                 let failure = FailureClass::Transport.into();
                 step(&mut machine, now, Input::Lost { epoch, failure });

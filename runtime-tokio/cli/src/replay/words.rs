@@ -96,14 +96,12 @@ pub(super) fn told(at: Timestamp, input: &Input, before: &State, config: &Config
             (epoch, said(format!("#{epoch} traffic"), [Some(last), answered, oldest].into_iter().flatten()))
         }
         Input::NoReply { epoch, sent } => (epoch, said(format!("#{epoch} no reply"), [format!("after {}", ago(sent))])),
-        Input::PingUnsupported { epoch } => (epoch, said(format!("#{epoch} knows no ping"), None)),
-        Input::Pong { epoch } => (epoch, said(format!("#{epoch} answered a ping"), None)),
+        Input::Pong { epoch } => (epoch, said(format!("#{epoch} answers pings"), None)),
         Input::Listed { epoch, took } => (epoch, said(format!("#{epoch} listed"), [format!("in {}", span(took))])),
-        Input::Renew { epoch } => (epoch, said(format!("#{epoch} to be renewed"), None)),
-        Input::ServerChanged { epoch } => (epoch, said(format!("#{epoch} is of another server"), None)),
-        Input::Silence { epoch, sent } => {
-            (epoch, said(format!("#{epoch} call dropped in silence"), [format!("after {}", ago(sent))]))
-        }
+        Input::Renew { epoch } => (epoch, said(format!("renew #{epoch}"), None)),
+        Input::ServerChanged { epoch } => (epoch, said(format!("#{epoch} is another server"), None)),
+        Input::Silence { epoch, sent } => (epoch, said(format!("#{epoch} silence"), [format!("for {}", ago(sent))])),
+        Input::PingUnsupported { epoch } => (epoch, said(format!("#{epoch} knows no ping"), None)),
     };
     if before.live_epoch() != Some(epoch) {
         said.what.push_str(", which is over");

@@ -48,8 +48,14 @@ pub(super) fn traffic(rounds: u64) {
     let (mut machine, mut now, epoch) = ready();
     for _ in 0..rounds {
         now = now + MOMENT;
-        let traffic =
-            Input::Traffic { epoch, inbound: now, answered: true, served: true, answered_to: None, oldest: Some(now) };
+        let traffic = Input::Traffic {
+            epoch,
+            inbound: now,
+            answered: true,
+            served: true,
+            answered_to: Some(now),
+            oldest: Some(now),
+        };
         let _orders = black_box(machine.handle(now, black_box(traffic)));
     }
     is_ready(&machine);

@@ -36,7 +36,7 @@ impl Mood {
             Self::Silent => return None,
             Self::Well | Self::Deaf => return Some(Answer::Ready { hangs_up: false }),
             Self::HangsUp => return Some(Answer::Ready { hangs_up: true }),
-            Self::Refuses => FailureClass::Transport,
+            Self::Refuses => dice.one([FailureClass::Transport, FailureClass::Refused]),
             Self::RateLimits => FailureClass::RateLimited,
             Self::Denies => FailureClass::NeedsAuth,
             Self::Broken => FailureClass::Permanent,

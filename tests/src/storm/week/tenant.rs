@@ -25,6 +25,8 @@ pub(super) struct Tenant {
     pub(super) inbound: u64,
     pub(super) call: Option<u64>,
     pub(super) answered: bool,
+    /// When the last thing was sent that was answered since the last sample.
+    pub(super) answered_to: Option<u64>,
 }
 
 impl Tenant {
@@ -41,6 +43,7 @@ impl Tenant {
             inbound: 0,
             call: None,
             answered: false,
+            answered_to: None,
         }
     }
 
@@ -71,6 +74,7 @@ impl Tenant {
         self.inbound = now;
         self.call = None;
         self.answered = false;
+        self.answered_to = None;
     }
 }
 

@@ -91,7 +91,8 @@ struct Ready {
 
 impl Ready {
     fn answer(&self, now: Timestamp) -> Input {
-        Input::Traffic { epoch: self.epoch, inbound: now, answered: true, served: true, answered_to: None, oldest: None }
+        let (epoch, answered_to) = (self.epoch, Some(now));
+        Input::Traffic { epoch, inbound: now, answered: true, served: true, answered_to, oldest: None }
     }
 
     fn no_reply(&self, now: Timestamp) -> Input {
