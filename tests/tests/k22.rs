@@ -57,7 +57,7 @@ async fn k22_noise() {
     end(server, connection).await;
 }
 
-/// Noise in the middle of the conversation: around each answer, and JSON-RPC batches, which no era of ours has.
+/// Noise in the middle of the conversation: around each answer, and in a JSON-RPC batch.
 #[tokio::test]
 async fn k22_noise_between_replies() {
     let script = r#"
@@ -97,10 +97,13 @@ async fn k22_noise_is_not_answered() {
     end(server, connection).await;
 }
 
-/// Lines of the protocol that end in CRLF are as good as others.
+/// Lines of the protocol that end in CRLF are as good as others, and so are batches, and what comes after a byte order
+/// mark.
 #[tokio::test]
-async fn k22_crlf_ends_a_frame_too() {
-    let script = r#"on initialized stdout "{\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n""#;
+async fn k22_crlf_batches_and_byte_order_marks_are_read() {
+    let script = r#"
+        start stdout "\xef\xbb\xbf"
+        on initialized stdout "[{\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}]\r\n""#;
     let (server, connection, _events) = ready(script).await;
     let answered = |ledger: &mcp_reconnect_tests::fake::Ledger| {
         ledger.answers("").iter().any(|answer| answer["id"] == "p" && answer["result"].is_object())
