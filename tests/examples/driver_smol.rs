@@ -1,7 +1,6 @@
 //! A driver on smol: one task owns the machine, and everybody else sends it messages.
 //!
-//! smol's timers know no other time than the real one, so the driver is given its [`Clock`]: that is where virtual time
-//! enters.
+//! smol's timers know no other time than the real one: virtual time enters by the driver's [`Clock`].
 
 use std::future::pending;
 use std::sync::Arc;
