@@ -62,7 +62,8 @@ pub enum Input {
         failure: Failure,
     },
     /// A sample of the session's traffic: due before a tick whose deadline has come, and before a
-    /// [`NoReply`](Self::NoReply) or a [`Silence`](Self::Silence).
+    /// [`NoReply`](Self::NoReply), a [`Silence`](Self::Silence), a [`Renew`](Self::Renew), and the end of a session as
+    /// [`Finished`](crate::FailureClass::Finished).
     Traffic {
         /// Whose.
         epoch: Epoch,

@@ -52,7 +52,7 @@
 //!
 //! A turn of a driver for real sessions reports [`Resumed`](Input::Resumed) after a gap and
 //! [`Traffic`](Input::Traffic) of the live session before a tick that is due and before a
-//! [`NoReply`](Input::NoReply). The [guide](driver_guide) says all that one must do.
+//! [`NoReply`](Input::NoReply), among others. The [guide](driver_guide) says all that one must do.
 //!
 //! # Guarantees
 //!
@@ -66,13 +66,14 @@
 //! - At most one epoch is alive: `r06`, each dial ends exactly once: `r07`, a lost epoch is never handed out again, and
 //!   a hundred callers that saw it fail cause one rebuild: `r08`, `r10`, `r11`.
 //! - Ready means that every [`ReadyFlag`] was reached in this epoch, and ends in the step that asks for the rebuild: `r09`.
-//! - No two dials are closer than `min_dial_interval`: `r14`; the ladder, the server's `Retry-After` and what refunds
-//!   them: `r12`, `r13`, `r15`.
+//! - No two dials are closer than `min_dial_interval`, or after one that nobody listened to, `refused_interval`: `r14`;
+//!   the ladder, the server's `Retry-After` and what refunds them: `r12`, `r13`, `r15`.
 //! - A server that stays away is parked, its tools are withdrawn once, it is probed for ever, and tells of it once:
 //!   `r16`, `r17`. A suspend is no outage: `r18`.
-//! - Silence is asked about before it is held against a session, and never while a call works: `r19`, `r20`.
-//! - The breaker counts calls without a reply and nothing else, and lets one caller through per open time: `r21`.
-//!   Every caller is answered in its own step: `r22`.
+//! - Silence is asked about before it is held against a session, last by something that the session has answered before,
+//!   and never while a call works: `r19`, `r20`.
+//! - The breaker counts calls without a reply, of a server that has answered nothing that was sent later, and nothing
+//!   else, and lets one caller through per open time: `r21`. Every caller is answered in its own step: `r22`.
 //! - Shutdown is terminal and bounded: `r23`. Rest and renewal wait for open calls: `r24`.
 //!
 //! # Features

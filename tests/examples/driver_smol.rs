@@ -1,7 +1,6 @@
 //! A driver on smol: one task owns the machine, and everybody else sends it messages.
 //!
-//! smol's timers know no other time than the real one, so the driver is given its `Clock`: that is where virtual time
-//! enters.
+//! smol's timers know no other time than the real one: virtual time enters by the driver's `Clock`.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -86,7 +85,7 @@ impl<C: Clock> Driver<C> {
         if self.host.slept() {
             self.step(now, Input::Resumed { by_call: false }, None);
         }
-        if (due || matches!(input, Input::NoReply { .. } | Input::Silence { .. }))
+        if (due || matches!(input, Input::NoReply { .. } | Input::Silence { .. } | Input::Renew { .. }))
             && let State::Ready { epoch, .. } = self.machine.snapshot().state
         {
             self.step(now, self.transport.traffic(epoch), None);

@@ -272,9 +272,10 @@ fn in_a_loop(scenario: &Scenario) -> String {
 fn the_scripts_give_every_input_and_every_order() {
     let all: String = SCENARIOS.iter().map(in_a_loop).collect();
     let inputs = ["Tick", "Connect", "Wake", "Park", "Shutdown", "Resumed", "Reached", "Lost", "Gone", "Traffic"];
-    let inputs = inputs.into_iter().chain(["NoReply", "PingUnsupported", "Retune"]).map(|input| format!("< {input}"));
+    let newer = ["NoReply", "PingUnsupported", "Retune", "Pong", "Listed", "Renew", "ServerChanged", "Silence"];
+    let inputs = inputs.into_iter().chain(newer).map(|input| format!("< {input}"));
     let orders = ["Dial", "Close", "Ping", "Publish", "Withdraw", "Admit(Go", "Admit(Wait", "Admit(Refuse"];
-    let orders = orders.into_iter().chain(["Event(StatusChanged", "Event(BreakerChanged"]);
+    let orders = orders.into_iter().chain(["Ask", "Event(StatusChanged", "Event(BreakerChanged"]);
     let missing: Vec<_> =
         inputs.chain(orders.map(|order| format!("> {order}"))).filter(|what| !all.contains(what)).collect();
     assert!(missing.is_empty(), "no script gives {missing:?}");

@@ -23,6 +23,12 @@ pub enum Act {
     Crash,
     /// A call that was just sent is given up.
     NoReply,
+    /// A call that was just sent is dropped by its caller.
+    Dropped,
+    /// The session is to be renewed.
+    Renew,
+    /// The handshake meets another server than before.
+    OtherServer,
     /// A call is answered.
     Answered,
     /// So is one while there are strikes, which the driver hears of at once.
@@ -233,6 +239,23 @@ pub const SCENARIOS: &[Scenario] = &[
             (4_001, OPERATOR),
             (400_001, Act::Tell(Input::Park)),
             (401_001, SHUTDOWN),
+        ],
+    },
+    // Replaced by another version while the session lives on: it is renewed when the call on it is over, and what was known
+    // of pings is learnt anew. A call that its caller drops is asked about, and is no strike.
+    Scenario {
+        name: "renewed",
+        seed: 1,
+        knobs: |knobs| knobs,
+        dials: &[HEALTHY],
+        acts: &[
+            (0, Act::Ask(secs(10))),
+            (70_001, Act::Call),
+            (75_001, Act::Renew),
+            (90_001, Act::Answered),
+            (150_100, Act::OtherServer),
+            (171_003, Act::Dropped),
+            (180_001, SHUTDOWN),
         ],
     },
     // Told to come back in a minute: nobody's patience shortens that, and it is no outage.

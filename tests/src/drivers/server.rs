@@ -211,6 +211,9 @@ impl Server {
                 Deed::Tell(Input::Gone { epoch, failure: FailureClass::Transport.into() })
             }
             Act::NoReply => Deed::Tell(Input::NoReply { epoch, sent: now }),
+            Act::Dropped => Deed::Tell(Input::Silence { epoch, sent: now }),
+            Act::Renew => Deed::Tell(Input::Renew { epoch }),
+            Act::OtherServer => Deed::Tell(Input::ServerChanged { epoch }),
             Act::Answered => {
                 (state.inbound, state.answered, state.call) = (now, true, None);
                 return None;

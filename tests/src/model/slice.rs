@@ -149,7 +149,7 @@ const fn traffic(whose: Whose, heard: u64, answered: bool, open: Option<u64>) ->
 
 /// All of them, from the quickest to the slowest.
 pub fn slices() -> Vec<Slice> {
-    vec![flags(), breaker(), outage(), waits(), hints(), life(), rest(), retune()]
+    vec![flags(), breaker(), proof(), outage(), waits(), hints(), life(), rest(), retune()]
 }
 
 /// Starts: every order of the flags, the backstop, start timeouts that double the deadline, and the end at every point.
@@ -158,7 +158,6 @@ fn flags() -> Slice {
         unwatched(|knobs| knobs.connect_timeout(units(1)).connect_timeout_max(units(3)).close_timeout(units(2)));
     let mut alphabet = vec![Tick, Connect(0), Wake(WakeCause::Operator), Park, Shutdown, Resumed(false)];
     alphabet.extend(ReadyFlags::ALL.map(|flag| Reached(Newest, flag)));
-    alphabet.extend([Listed(Newest, 1), ServerChanged(Newest)]);
     alphabet.extend([Lost(Newest, TRANSPORT), Gone(Newest, TRANSPORT)]);
     alphabet.extend(stale());
     Slice { name: "flags", configs: vec![config], alphabet, pings: false, reach: 0 }
@@ -166,7 +165,7 @@ fn flags() -> Slice {
 
 /// The breaker of a session whose life is not watched, through losses and parks.
 fn breaker() -> Slice {
-    let config = unwatched(|knobs| knobs.breaker_open(units(3)));
+    let config = unwatched(|knobs| knobs.breaker_open(units(3)).stable_after(units(1)));
     let mut alphabet = vec![
         Tick,
         Connect(0),
@@ -182,14 +181,33 @@ fn breaker() -> Slice {
         traffic(Newest, 0, true, None),
         traffic(Newest, 1, true, Some(1)),
         NoReply(Newest, 0),
-        NoReply(Newest, 2),
+        NoReply(Newest, 1),
         Answer(Newest, 0),
         Answer(Newest, 1),
         Silence(Newest, 0),
         PingUnsupported(Newest),
     ];
     alphabet.extend(stale());
-    Slice { name: "breaker", configs: vec![config], alphabet, pings: false, reach: 2 }
+    Slice { name: "breaker", configs: vec![config], alphabet, pings: false, reach: 1 }
+}
+
+/// What a session has proven when the server disowns it.
+fn proof() -> Slice {
+    let config = unwatched(|knobs| knobs.park_after(units(6)).backoff_max(units(4)));
+    let disowned = failure(FailureClass::SessionGone);
+    let alphabet = vec![
+        Tick,
+        Connect(0),
+        Rest,
+        traffic(Newest, 0, false, None),
+        traffic(Newest, 1, false, None),
+        traffic(Newest, 0, true, None),
+        Lost(Newest, disowned),
+        Gone(Newest, disowned),
+        Gone(Newest, TRANSPORT),
+        Park,
+    ];
+    Slice { name: "proof", configs: vec![config], alphabet, pings: false, reach: 1 }
 }
 
 /// What failures of every class lead to: the ladder, the outage clock, parks, probes and wakes.
@@ -277,8 +295,7 @@ fn hints() -> Slice {
 
 /// How the life of a session is watched: questions, verdicts, open calls, suspends, and what is learnt about pings.
 fn life() -> Slice {
-    let config =
-        knobs(|knobs| knobs.keepalive(units(1)).redial_spread(units(1)).breaker_strikes(1).breaker_open(units(1)));
+    let config = knobs(|knobs| knobs.keepalive(units(1)).redial_spread(units(1)));
     let mut alphabet = vec![
         Tick,
         Connect(0),
@@ -295,14 +312,12 @@ fn life() -> Slice {
         traffic(Newest, SILENT, false, Some(1)),
         traffic(Newest, SILENT, false, Some(3)),
         traffic(Newest, 0, true, Some(3)),
-        NoReply(Newest, 0),
-        NoReply(Newest, 1),
-        NoReply(Newest, 3),
         PingUnsupported(Newest),
         Pong(Newest),
-        Listed(Newest, 2),
         ServerChanged(Newest),
         Silence(Newest, 0),
+        Silence(Newest, 1),
+        Silence(Newest, 3),
     ];
     alphabet.extend([traffic(Older, 0, true, None), NoReply(Older, 0), PingUnsupported(Never)]);
     Slice { name: "life", configs: vec![config], alphabet, pings: true, reach: 3 }
@@ -311,7 +326,12 @@ fn life() -> Slice {
 /// Rest and renewal, and what puts them off.
 fn rest() -> Slice {
     let config = knobs(|knobs| {
-        knobs.idle_timeout(Some(units(2))).max_lifetime(Some(units(3))).ping_misses(1).redial_spread(units(1))
+        knobs
+            .keepalive(units(1))
+            .idle_timeout(Some(units(2)))
+            .max_lifetime(Some(units(3)))
+            .ping_misses(1)
+            .redial_spread(units(1))
     });
     let alphabet = vec![
         Tick,
@@ -323,19 +343,21 @@ fn rest() -> Slice {
         Reached(Newest, ReadyFlag::Started),
         Rest,
         Lost(Newest, TRANSPORT),
-        Lost(Newest, failure(FailureClass::SessionGone)),
         Gone(Newest, failure(FailureClass::Finished)),
         Renew(Newest),
         Gone(Older, TRANSPORT),
         traffic(Newest, 0, true, None),
         traffic(Newest, SILENT, false, Some(1)),
         NoReply(Older, 1),
+        Silence(Older, 0),
+        Pong(Older),
+        ServerChanged(Older),
         PingUnsupported(Newest),
     ];
     Slice { name: "rest", configs: vec![config], alphabet, pings: true, reach: 1 }
 }
 
-/// Other knobs on the fly.
+/// Other knobs on the fly, and a listing that takes long.
 fn retune() -> Slice {
     let config =
         knobs(|knobs| knobs.idle_timeout(Some(units(2))).keepalive(units(1)).ping_timeout(units(1)).ping_misses(1));
@@ -356,6 +378,7 @@ fn retune() -> Slice {
         Rest,
         Gone(Newest, TRANSPORT),
         traffic(Newest, 0, false, None),
+        Listed(Newest, 1),
     ];
     Slice { name: "retune", configs: vec![config, other], alphabet, pings: true, reach: 0 }
 }
