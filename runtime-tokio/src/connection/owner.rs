@@ -123,6 +123,7 @@ impl Owner {
             Command::Answered => self.sample(),
             Command::Silent => self.notice_suspend(),
             Command::Turn(done) => _ = done.send(()), // the caller may be gone
+            Command::Tell(event) => self.tell(event),
             Command::Lost { epoch, failure, cause } => self.fail(Input::Lost { epoch, failure }, epoch, cause),
         }
     }

@@ -56,6 +56,7 @@ impl Shared {
     pub(crate) fn retune(&self, tuning: Tuning) {
         *self.tuning.write().unwrap_or_else(PoisonError::into_inner) = tuning;
         self.in_flight.set_limit(tuning.max_in_flight);
+        self.spec.doubts.retune(tuning.config.retry_after_max());
         self.command(Command::Input(Input::Retune(tuning.config)));
     }
 

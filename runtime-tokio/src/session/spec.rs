@@ -14,6 +14,7 @@ use crate::link::Connector;
 use crate::options::Require;
 use crate::protocol::era::EraMemory;
 use crate::protocol::{Client, EraPolicy};
+use crate::session::ask::AskMemory;
 use crate::session::catalogue::Catalogue;
 use crate::session::view::Handler;
 use crate::watched::Watched;
@@ -36,6 +37,8 @@ pub(crate) struct Spec {
     pub(crate) met: Mutex<Option<Arc<ServerPeerInfo>>>,
     /// The last list, of any session.
     pub(crate) known: Mutex<Arc<Catalogue>>,
+    /// What is remembered of doubts over the sessions.
+    pub(crate) doubts: Arc<AskMemory>,
 }
 
 impl Spec {

@@ -282,11 +282,19 @@ async fn a_frame_that_failed_by_itself_fails_its_call_only() {
     let (mut other, other_request) = written(&wire, &mut far).await;
     let mut call = ask(&wire);
     settled(&mut call).await;
-    let failure =
-        SendFailure { failure: FailureClass::RateLimited.into(), sent: Sent::Refused, cause: "HTTP 429".into() };
+    let failure = SendFailure {
+        failure: FailureClass::RateLimited.into(),
+        sent: Sent::Refused,
+        cause: "HTTP 429".into(),
+        doubt: None,
+    };
     far.frames.recv().await.unwrap().finish(Err(failure));
-    let expected =
-        CallFailure { sent: Sent::Refused, failure: FailureClass::RateLimited.into(), cause: "HTTP 429".into() };
+    let expected = CallFailure {
+        sent: Sent::Refused,
+        failure: FailureClass::RateLimited.into(),
+        cause: "HTTP 429".into(),
+        doubt: None,
+    };
     assert_eq!(call.answer().await.unwrap_err(), expected);
     far.answer(&other_request, json!(1)).await;
     assert_eq!(result(other.answer().await), json!(1));
@@ -544,8 +552,12 @@ async fn a_broken_pipe_is_explained_by_the_end_of_the_process() {
     far.control.process.store(true, Ordering::Relaxed);
     let mut call = ask(&wire);
     settled(&mut call).await;
-    let failure =
-        SendFailure { failure: FailureClass::Transport.into(), sent: Sent::Maybe, cause: "broken pipe".into() };
+    let failure = SendFailure {
+        failure: FailureClass::Transport.into(),
+        sent: Sent::Maybe,
+        cause: "broken pipe".into(),
+        doubt: None,
+    };
     far.frames.recv().await.unwrap().finish(Err(failure));
     settled(&mut call).await;
     far.hang_up();
