@@ -45,7 +45,8 @@ type Left = Arc<std::sync::Mutex<Option<Arc<HttpClient>>>>;
 impl HttpConnector {
     /// Reaches this server.
     pub fn new(server: HttpServer) -> Self {
-        Self { server, left: Left::default() }
+        // The session is asked, whatever the words.
+        Self { server: server.without_words(), left: Left::default() }
     }
 
     /// The server.

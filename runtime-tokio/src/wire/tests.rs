@@ -262,7 +262,7 @@ async fn k17_the_end_says_how_far_each_call_got_and_why() {
     drop(frame);
     let token = far.token.clone();
     far.hang_up();
-    let lost = |sent| CallFailure { sent, failure: FailureClass::Transport.into(), cause: EXIT.into() };
+    let lost = |sent| CallFailure { sent, failure: FailureClass::Transport.into(), cause: EXIT.into(), doubt: None };
     assert_eq!(seen.answer().await.unwrap_err(), lost(Sent::Maybe));
     assert_eq!(begun.answer().await.unwrap_err(), lost(Sent::Maybe));
     for mut queued in queue {
@@ -348,7 +348,7 @@ async fn calls_are_told_the_owners_verdict() {
     let verdict = Ended { failure: FailureClass::Unresponsive.into(), cause: "two pings unanswered".into() };
     wire.end(verdict.clone());
     let failure = call.answer().await.unwrap_err();
-    assert_eq!(failure, CallFailure { sent: Sent::Maybe, failure: verdict.failure, cause: verdict.cause });
+    assert_eq!(failure, CallFailure { sent: Sent::Maybe, failure: verdict.failure, cause: verdict.cause, doubt: None });
     assert!(wire.was_given_up());
     assert!(far.token.is_cancelled());
     // The link may be slower to go.
@@ -561,7 +561,8 @@ async fn a_broken_pipe_is_explained_by_the_end_of_the_process() {
     far.frames.recv().await.unwrap().finish(Err(failure));
     settled(&mut call).await;
     far.hang_up();
-    let expected = CallFailure { sent: Sent::Maybe, failure: FailureClass::Transport.into(), cause: EXIT.into() };
+    let expected =
+        CallFailure { sent: Sent::Maybe, failure: FailureClass::Transport.into(), cause: EXIT.into(), doubt: None };
     assert_eq!(call.answer().await.unwrap_err(), expected);
 }
 
