@@ -85,6 +85,8 @@ struct Shared {
     base: Instant,
     last_inbound: AtomicU64,
     answered: AtomicBool,
+    /// A call has had a result.
+    served: AtomicBool,
     /// What was answered with a result, of what can be asked again without harm.
     known: AtomicU8,
     /// Takes what raises doubt and has no caller that settles it.
@@ -220,6 +222,7 @@ impl Wire {
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
             answered: AtomicBool::new(false),
+            served: AtomicBool::new(false),
             known: AtomicU8::new(0),
             doubts: OnceLock::new(),
             stats: Stats::default(),
@@ -412,6 +415,16 @@ impl Wire {
         });
     }
 
+    /// Notes that a call has had a result.
+    pub(crate) fn note_served(&self) {
+        self.0.served.store(true, Ordering::Release);
+    }
+
+    /// Whether a call has had a result since this was last asked.
+    pub(crate) fn take_served(&self) -> bool {
+        self.0.served.swap(false, Ordering::AcqRel)
+    }
+
     /// Whether a request of this method, one of [`HARMLESS`], was answered with a result.
     pub(crate) fn knows(&self, method: &str) -> bool {
         let known = self.0.known.load(Ordering::Acquire);
@@ -569,8 +582,9 @@ impl Wire {
                 }
                 Some(number) if self.0.open.close_view(number) => {
                     self.0.answered.store(true, Ordering::Release);
-                    if let Err(error) = outcome {
-                        self.raise("", Raised::Error(&RpcError::parse(error)));
+                    match outcome {
+                        Ok(_) => self.note_served(),
+                        Err(error) => self.raise("", Raised::Error(&RpcError::parse(error))),
                     }
                 }
                 Some(_) | None => {}

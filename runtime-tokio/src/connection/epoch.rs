@@ -445,12 +445,13 @@ async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
             }
             What::PingUnsupported
         }
-        Err(_) if session.wire().control().survives() => {
-            // Refused, by a server that is there (HTTP 429).
-            session.wire().touch();
-            What::Pong
+        Err(_) => {
+            if session.wire().control().survives() {
+                // Refused, by a server that is there (HTTP 429).
+                session.wire().touch();
+            }
+            return;
         }
-        Err(_) => return,
     };
     if matches!(what, What::PingUnsupported) {
         tracing::debug!(epoch = %session.epoch(), "the server answers no pings, and other requests");

@@ -120,6 +120,9 @@ impl Asker {
         let mut history = lock(&self.memory.history);
         let (doubt, order) = self.lock().suspicion.hear(&mut history, asked, outcome, Instant::now());
         drop(history);
+        if matches!(outcome, Outcome::Result(_)) && doubt.is_none() && !method.ends_with("/list") {
+            self.wire.note_served();
+        }
         match order {
             None => (doubt, None),
             Some(Order::Suspect(code)) => (doubt, Some(code)),

@@ -233,8 +233,6 @@ pub(crate) struct Suspicion {
     same: Option<Same>,
     /// Since when asks and pings have got nothing but 429.
     limited: Option<Instant>,
-    /// Whether a call has had a result.
-    served: bool,
 }
 
 /// Calls in a row that were refused in the same way.
@@ -335,7 +333,6 @@ impl Suspicion {
         self.silent = false;
         self.same = None;
         self.limited = None;
-        self.served = true;
         (history.spent, history.limited) = (false, false);
         if let Some(tool) = asked.tool
             && !history.served.contains(tool)
@@ -418,12 +415,6 @@ impl Suspicion {
         let over = now - since >= longest && !history.limited;
         history.limited |= over;
         over
-    }
-
-    /// Whether a call has had a result in this session: then it is proven.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the machine is told so by its samples of traffic"))]
-    pub(crate) const fn has_served(&self) -> bool {
-        self.served
     }
 }
 
