@@ -45,6 +45,15 @@ pub trait Connector: Send + Sync + 'static {
         Config::default()
     }
 
+    /// A digest of the credentials that the next channel would be opened with. `None`, the default: it has none that
+    /// change.
+    ///
+    /// Where a server has refused the credentials and only a user could renew them, a caller that comes later finds out
+    /// by this whether other ones are at hand.
+    async fn credentials(&self) -> Option<u64> {
+        None
+    }
+
     /// How long [`LinkControl::close`] may take at most; `close_timeout` must be above it. Default: no time.
     fn close_bound(&self) -> Duration {
         Duration::ZERO

@@ -35,7 +35,7 @@ async fn lost(words: &str) -> (Arc<FakeServer>, Connection, Events) {
 /// The session is found to be gone within two calls and with one ask; what may be repeated is.
 #[tokio::test(start_paused = true)]
 async fn k03_a_server_started_anew_behind_its_pipes_is_found_out() {
-    for (words, known) in LOST {
+    for (words, _) in LOST {
         for pinged in ["", "\n ping error \"no\""] {
             let (server, connection, mut events) = lost(&format!("{words}{pinged}")).await;
             // The first error is the tool's own, unless its words speak of a session.
@@ -48,7 +48,6 @@ async fn k03_a_server_started_anew_behind_its_pipes_is_found_out() {
             let ledger = server.ledger();
             assert_eq!((ledger.spawns(), ledger.executions("echo")), (2, 1), "{words}");
             assert_eq!(ledger.of_spawn(1).requests("tools/list"), 2, "{words}: one ask");
-            let _ = known;
         }
     }
 }
@@ -136,13 +135,11 @@ async fn k03_a_held_answer_is_given_at_the_deadline() {
     let asked = Instant::now();
     assert_eq!(server_error(connection.call_tool_with(tool("write"), &within(secs(2))).await), -32000);
     assert_eq!(asked.elapsed(), secs(2));
-    sleep(secs(10)).await; // the ask has come to nothing
+    sleep(secs(70)).await; // the ask has come to nothing
     let asked = Instant::now();
-    sleep(secs(60)).await;
-    let before = Instant::now();
     assert_eq!(server_error(connection.call_tool(tool("write")).await), -32000);
-    assert_eq!(before.elapsed(), secs(0), "after a silent ask nobody is held");
-    drop(asked);
+    assert_eq!(asked.elapsed(), secs(0), "after a silent ask nobody is held");
+    sleep(secs(10)).await;
     assert_eq!((server.ledger().requests("tools/list"), connection.snapshot().stats.no_replies), (3, 0));
     assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
 }
@@ -210,7 +207,7 @@ async fn k03_a_server_that_no_longer_speaks_the_version() {
 #[tokio::test(start_paused = true)]
 async fn k03_an_error_to_a_ping_is_asked_about() {
     let (server, connection, events) = ready("ping error -32603 \"out of order\"").await;
-    sleep(secs(600)).await;
+    sleep(secs(100)).await;
     assert_eq!((server.ledger().requests("ping"), server.ledger().requests("tools/list")), (1, 2));
     assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown]);
     let (server, _connection, mut events) =

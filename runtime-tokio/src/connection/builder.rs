@@ -233,6 +233,7 @@ impl Builder {
             ids: RequestIds::default(),
             met: Mutex::new(None),
             known: Mutex::new(Arc::new(self.known.clone())),
+            credentials: Mutex::default(),
             doubts: Arc::new(AskMemory::new(self.tuning.config.retry_after_max())),
         });
         let clock = Clock::start();

@@ -341,6 +341,8 @@ impl EpochTask {
             cancel: token.clone(),
             tasks: self.tasks.clone(),
         };
+        let credentials = self.spec.connector.credentials().await;
+        lock(&self.spec.credentials).dialled(credentials);
         let link = self.spec.connector.connect(attempt).await;
         let link = link.map_err(|error| Ended { failure: error.failure, cause: error.cause })?;
         let wire = Wire::new(self.epoch, link, token, &self.tasks, self.spec.ids.clone());

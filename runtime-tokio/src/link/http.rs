@@ -93,6 +93,10 @@ impl Connector for HttpConnector {
         config.unwrap_or_default()
     }
 
+    async fn credentials(&self) -> Option<u64> {
+        self.server.credentials_digest().await
+    }
+
     fn close_bound(&self) -> Duration {
         self.server.close_bound()
     }

@@ -250,21 +250,24 @@ impl Asker {
     /// the session did.
     async fn question(self: &Arc<Self>, doubt: &Doubt) -> (Verdict, Option<(Failure, Arc<str>)>) {
         let mut again = false;
-        let reply = loop {
+        let (asked, reply) = loop {
             let method = self.harmless(doubt);
             let pinged = method == self.ping_method();
             let reply = self.reply(self.request(method)).await;
             let had_tools = method == HARMLESS[0] && self.lock().had_tools;
             match judge(&doubt.said, pinged, had_tools, again, &reply) {
                 Step::Verdict(verdict) => return (verdict, broken(reply)),
-                Step::Ping => break self.reply(self.established.ping(&self.wire)).await,
+                Step::Ping => break (reply, self.reply(self.established.ping(&self.wire)).await),
                 Step::Again => {
                     again = true;
                     sleep(LIST_AGAIN).await;
                 }
             }
         };
-        let verdict = judge_ping(&reply);
+        let verdict = match (judge_ping(&reply), asked) {
+            (Verdict::Gone(None), Reply::Refused(said)) => Verdict::Gone(Some(Arc::new(said))),
+            (verdict, _) => verdict,
+        };
         if verdict == Verdict::Well {
             // The list was refused, or is empty: it is not what it was.
             self.wire.presume_changes();

@@ -45,16 +45,19 @@ pub(crate) struct Said {
     pub(crate) code: Option<i64>,
     /// Masked.
     text: Box<str>,
+    /// The exchange broke: there is no text of a server to be remembered.
+    broken: bool,
 }
 
 impl Said {
     pub(crate) fn new(status: Option<u16>, code: Option<i64>, text: &str) -> Self {
-        Self { status, code, text: masked(text) }
+        Self { status, code, text: masked(text), broken: false }
     }
 
     /// A refusal as a transport tells it.
     pub(crate) fn refusal(refusal: &Refusal) -> Self {
-        Self::new(refusal.status, refusal.code, &refusal.message)
+        let broken = refusal.status.is_none() && refusal.code.is_none();
+        Self { broken, ..Self::new(refusal.status, refusal.code, &refusal.message) }
     }
 
     /// An error under the request's own id.
@@ -70,11 +73,6 @@ impl Said {
     /// A 2xx answer that holds nothing for the request.
     fn is_nothing(&self) -> bool {
         self.status.is_some_and(|status| (200..300).contains(&status))
-    }
-
-    /// An exchange that broke: there is no text of a server to be remembered.
-    const fn is_broken(&self) -> bool {
-        self.status.is_none() && self.code.is_none()
     }
 }
 
@@ -162,7 +160,7 @@ pub(crate) enum Reply {
 pub(crate) enum Verdict {
     /// The session is well.
     Well,
-    /// It is gone. With what the ask was told, where it was refused as the doubted request was.
+    /// It is gone. With what the ask was told, where it was refused.
     Gone(Option<Arc<Said>>),
     /// The way to it is broken.
     Lost,
@@ -344,7 +342,7 @@ impl Suspicion {
 
     fn order(&mut self, history: &mut History, asked: Asked<'_>, said: &Said, now: Instant) -> Option<Order> {
         let key = (said.status, said.code);
-        let same = match self.same.take_if(|same| same.key == key && !said.is_broken()) {
+        let same = match self.same.take_if(|same| same.key == key && !said.broken) {
             Some(same) => same,
             None => Same { key, since: now, calls: 0, served: false },
         };
@@ -376,7 +374,7 @@ impl Suspicion {
             return false;
         }
         self.asks.push_back(now);
-        if !said.is_broken() {
+        if !said.broken {
             self.texts.truncate(TEXTS - 1);
             self.texts.push_front((said.clone(), now));
         }

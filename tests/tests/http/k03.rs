@@ -250,12 +250,7 @@ async fn k03_one_503_is_not_the_end() {
 /// A gate that refuses every session: one more sending, no loop. The status does not matter.
 #[tokio::test]
 async fn k03_a_gate_that_never_opens() {
-    for refusal in [
-        "error -32000 \"Server not initialized\"",
-        "status 400 '{\"jsonrpc\":\"2.0\",\"error\":{\"code\":-32000,\"message\":\"Server not initialized\"}}'",
-        "status 404",
-        "status 401 \"session not found\"",
-    ] {
+    for refusal in ["status 404", "status 410", "status 401 \"session not found\""] {
         let server = serve(&format!("get status 405\ncall * {refusal}")).await;
         let config = config(|config| config.backoff(secs(30)).demand_interval(secs(30)));
         let connection = builder(&server).config(config).build().unwrap();
@@ -415,8 +410,8 @@ async fn k03_a_refused_stream_is_asked_about() {
 /// Answers to calls with nothing at all, by a session that is well otherwise: one fresh session after three in a row.
 #[tokio::test]
 async fn k03_nothing_three_times_rebuilds_once() {
-    for nothing in ["status 202", "status 200", "wrong-id, end", "status 200 \"<html>\""] {
-        let (server, connection, mut events) = ready(&format!("get status 405\ncall * {nothing}")).await;
+    for nothing in ["status 202", "status 200", "wrong-id", "status 200 \"<html>\""] {
+        let (server, connection, mut events) = ready(&format!("answers json\nget status 405\ncall * {nothing}")).await;
         for _ in 0..9 {
             let outcome = soon(connection.call_tool(tool("write"))).await;
             assert!(matches!(outcome, Err(CallError::OutcomeUnknown { .. })), "{nothing}: {outcome:?}");

@@ -183,7 +183,8 @@ fn a_session_is_asked_six_times_a_minute_and_once_about_each_text() {
 #[test]
 fn broken_exchanges_are_asked_about_each_time_and_counted() {
     let mut bench = Bench::new();
-    let broken = said(None, None, "the connection was reset");
+    let broken = Refusal { status: None, ..refusal(0, None, "the connection was reset") };
+    let broken = Said::refusal(&broken);
     let asked = (0..10).filter(|_| bench.suspicion.may_ask(&broken, bench.now)).count();
     assert_eq!(asked, 6);
 }
@@ -205,7 +206,7 @@ fn what_is_kept_is_bounded() {
 fn three_answers_of_nothing_rebuild_once_until_a_call_has_a_result() {
     let nothing = refusal(202, None, "HTTP 202 without an answer");
     let mut bench = Bench::new();
-    let mut orders = |bench: &mut Bench, calls: usize| {
+    let orders = |bench: &mut Bench, calls: usize| {
         (0..calls).map(|_| bench.hear(TOOL, Outcome::Refused(&nothing)).1.is_some()).collect::<Vec<_>>()
     };
     assert_eq!(orders(&mut bench, 3), [false, false, true]);
