@@ -296,7 +296,7 @@ impl Wire {
         if (ends_link || self.end_cause().is_some())
             && let Ok(Ended { failure, cause }) = timeout(WHY_TIMEOUT * 4, self.ended()).await
         {
-            return SendFailure { failure, cause, ..failed };
+            return SendFailure { failure, cause, doubt: None, ..failed };
         }
         failed
     }

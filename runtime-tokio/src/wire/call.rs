@@ -139,7 +139,8 @@ impl Call {
                 State::Failed(failure) => Err(self.wire.explain(failure.clone()).await.into()),
                 State::Broken(cause) => {
                     let (failure, cause) = (FailureClass::Transport.into(), cause.clone());
-                    Err(CallFailure { sent: Sent::Maybe, failure, cause })
+                    let doubt = Some(Refusal { status: None, code: None, message: cause.as_ref().into(), gate: false });
+                    Err(CallFailure { sent: Sent::Maybe, failure, cause, doubt })
                 }
                 // How far did the frame get?
                 State::Lost if self.frame.is_none() && !self.written => {
