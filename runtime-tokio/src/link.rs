@@ -18,7 +18,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Config, Epoch, Failure, FailureClass};
@@ -44,6 +43,15 @@ pub trait Connector: Send + Sync + 'static {
     /// The knobs that suit servers of this kind, unless [`Builder::config`](crate::Builder::config) sets others.
     fn config(&self) -> Config {
         Config::default()
+    }
+
+    /// A digest of the credentials that the next channel would be opened with. `None`, the default: it has none that
+    /// change.
+    ///
+    /// Where a server has refused the credentials and only a user could renew them, a caller that comes later finds out
+    /// by this whether other ones are at hand.
+    async fn credentials(&self) -> Option<u64> {
+        None
     }
 
     /// How long [`LinkControl::close`] may take at most; `close_timeout` must be above it. Default: no time.
@@ -220,17 +228,34 @@ pub struct SendFailure {
     pub sent: Sent,
     /// The cause in words.
     pub cause: Arc<str>,
+    /// Present where the failure may concern the session, or only this frame: the session is asked which.
+    pub doubt: Option<Refusal>,
+}
+
+/// How a request was refused, as far as a transport can tell: compared with how the session answers when it is asked
+/// something else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status of HTTP; `None` where the exchange broke.
+    pub status: Option<u16>,
+    /// The code of the JSON-RPC error that came in place of an answer.
+    pub code: Option<i64>,
+    /// The message of that error, or the cause.
+    pub message: Box<str>,
+    /// Whether no handler has run where something else is refused with the same status, code and message.
+    pub gate: bool,
 }
 
 impl SendFailure {
     /// The failure of a frame whose link ended around it: the link's own end says why.
     fn link_ended(sent: Sent) -> Self {
-        Self { failure: Failure::new(FailureClass::Transport), sent, cause: LINK_ENDED.into() }
+        Self { failure: Failure::new(FailureClass::Transport), sent, cause: LINK_ENDED.into(), doubt: None }
     }
 
     /// A message that could not even be written down.
     pub(crate) fn unwritable(error: &serde_json::Error) -> Self {
-        Self { failure: Failure::new(FailureClass::Permanent), sent: Sent::No, cause: error.to_string().into() }
+        let cause = error.to_string().into();
+        Self { failure: Failure::new(FailureClass::Permanent), sent: Sent::No, cause, doubt: None }
     }
 
     /// Whether it only says that the link ended.
@@ -287,14 +312,34 @@ pub trait LinkControl: Send + Sync {
         false
     }
 
-    /// Resolves with [`survives`](Self::survives) as soon as it is known: a failure may be under examination.
-    fn settled(&self) -> BoxFuture<'_, bool> {
-        std::future::ready(self.survives()).boxed()
+    /// The session was asked and is lost: the link takes no more frames, lets exchanges under way settle, and ends with
+    /// this. `false`, the default: it does nothing of the kind, and is ended as it is.
+    fn give_up(&self, ended: &Ended) -> bool {
+        _ = ended;
+        false
+    }
+
+    /// Where the link reports to, for as long as the session lasts. Default: it has nothing to report.
+    fn report_to(&self, report: Report) {
+        drop(report);
     }
 
     /// Why the frames ended: exit status and the last lines of stderr, where they come within 250 ms (which the
     /// transport keeps), what is known by then otherwise.
     fn why(&self) -> BoxFuture<'_, Ended>;
+}
+
+/// Takes the news of a link. It must not wait.
+pub type Report = Box<dyn Fn(LinkNews) + Send + Sync>;
+
+/// Something about a link's session that is neither a frame nor the fate of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkNews {
+    /// A stream that was open before broke, or is refused now.
+    Doubt(Refusal),
+    /// A stream of changes was opened anew without going on where it ended: what was announced in between is lost.
+    Reopened,
 }
 
 /// How a link ended.

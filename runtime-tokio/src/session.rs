@@ -1,6 +1,8 @@
 //! One epoch's session: everything that a caller may do with it while it lasts.
 
+pub(crate) mod ask;
 pub(crate) mod catalogue;
+pub(crate) mod doubt;
 pub(crate) mod established;
 pub(crate) mod handshake;
 pub(crate) mod setup;
@@ -9,7 +11,6 @@ pub(crate) mod view;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mcp_reconnect_core::Epoch;
@@ -22,7 +23,8 @@ use crate::error::CallError;
 use crate::link::LinkFacts;
 use crate::protocol::Era;
 use crate::protocol::frame::{Meta, Object, RpcError};
-use crate::session::catalogue::Catalogue;
+use crate::session::ask::{AskMemory, Asker};
+use crate::session::catalogue::{Catalogue, Part};
 use crate::session::established::Established;
 use crate::session::view::Handler;
 use crate::wire::Wire;
@@ -37,8 +39,7 @@ pub struct Session {
     established: Established,
     service: RunningService<RoleClient, Handler>,
     catalogue: Mutex<Arc<Catalogue>>,
-    /// Reported to be broken: not handed out, though the owner may not have come to it yet.
-    condemned: AtomicBool,
+    asker: Arc<Asker>,
 }
 
 impl Session {
@@ -47,14 +48,10 @@ impl Session {
         established: Established,
         service: RunningService<RoleClient, Handler>,
         catalogue: Catalogue,
+        memory: Arc<AskMemory>,
     ) -> Self {
-        Self {
-            wire,
-            established,
-            service,
-            catalogue: Mutex::new(Arc::new(catalogue)),
-            condemned: AtomicBool::new(false),
-        }
+        let asker = Asker::new(wire.clone(), established.clone(), memory, lists_tools(&catalogue));
+        Self { wire, established, service, catalogue: Mutex::new(Arc::new(catalogue)), asker }
     }
 
     /// The epoch.
@@ -106,15 +103,20 @@ impl Session {
     }
 
     pub(crate) fn condemn(&self) {
-        self.condemned.store(true, Ordering::Release);
+        self.asker.condemn();
     }
 
     pub(crate) fn is_condemned(&self) -> bool {
-        self.condemned.load(Ordering::Acquire)
+        self.asker.is_condemned()
     }
 
     pub(crate) fn wire(&self) -> &Wire {
         &self.wire
+    }
+
+    /// Where doubts about the session are settled.
+    pub(crate) fn asker(&self) -> &Arc<Asker> {
+        &self.asker
     }
 
     pub(crate) fn meta(&self) -> &Meta {
@@ -133,6 +135,9 @@ impl Session {
     }
 
     pub(crate) fn set_catalogue(&self, catalogue: Arc<Catalogue>) {
+        if lists_tools(&catalogue) {
+            self.asker.had_tools();
+        }
         *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }
 
@@ -199,48 +204,13 @@ impl Session {
     }
 }
 
-/// Whether an error is the server's session gate speaking: no handler ran, and no later request will fare better on
-/// this session.
-pub(crate) fn disowns_session(error: &RpcError) -> bool {
-    mcp_reconnect_http::classify::is_gate_error(error.code, &error.message)
+/// Whether a catalogue holds tools that this session has listed.
+fn lists_tools(catalogue: &Catalogue) -> bool {
+    matches!(&catalogue.tools, Part::Listed(tools) if !tools.is_empty())
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("epoch", &self.epoch()).field("era", &self.era()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(code: i64, message: &str) -> RpcError {
-        RpcError { code, message: message.into(), data: None, json: "null".into() }
-    }
-
-    #[test]
-    fn the_gate_speaks_in_whole_sentences() {
-        for (code, message) in [
-            (-32000, "Bad Request: Server not initialized"),
-            (-32000, "Bad Request: No valid session ID provided"),
-            (-32001, "Session not found"),
-            (-32600, "Session terminated"),
-            (32600, "Session terminated."),
-        ] {
-            assert!(disowns_session(&error(code, message)), "{code} {message}");
-        }
-    }
-
-    #[test]
-    fn a_tools_own_words_about_sessions_are_not_the_gate() {
-        for (code, message) in [
-            (-32602, "Session not found"),
-            (-32000, "browser session not found: tab 3"),
-            (-32603, "Server not initialized"),
-            (-32000, "database server not initialized yet, call init first"),
-        ] {
-            assert!(!disowns_session(&error(code, message)), "{code} {message}");
-        }
     }
 }

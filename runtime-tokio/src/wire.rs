@@ -11,8 +11,8 @@ pub(crate) mod testlink;
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::Either;
@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::link::{Ended, Fate, Link, LinkControl, Outbound, SendFailure, WHY_TIMEOUT};
-use crate::protocol::frame::{self, Frame, Meta, id_number};
+use crate::link::{Ended, Fate, Link, LinkControl, Outbound, Refusal, SendFailure, WHY_TIMEOUT};
+use crate::protocol::frame::{self, Frame, Meta, RpcError, id_number};
 use crate::watched::Watched;
 
 pub(crate) use call::{Answer, Call, CallFailure};
@@ -85,8 +85,30 @@ struct Shared {
     base: Instant,
     last_inbound: AtomicU64,
     answered: AtomicBool,
+    /// A call has had a result.
+    served: AtomicBool,
+    /// What was answered with a result, of what can be asked again without harm.
+    known: AtomicU8,
+    /// Takes what raises doubt and has no caller that settles it.
+    doubts: OnceLock<Doubts>,
     stats: Stats,
 }
+
+/// Takes what may concern the session: the method that was asked, where that is known, and what came of it.
+pub(crate) type Doubts = Box<dyn Fn(&str, Raised<'_>) + Send + Sync>;
+
+/// What came of a request whose caller does not ask the session itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Raised<'a> {
+    /// An error under the request's own id.
+    Error(&'a RpcError),
+    /// The transport doubts it.
+    Failed(&'a Refusal),
+}
+
+/// The requests that a session can be asked again without harm, by method.
+pub(crate) const HARMLESS: [&str; 6] =
+    ["tools/list", "resources/list", "prompts/list", "resources/templates/list", "ping", "server/discover"];
 
 /// News that others wait for.
 #[derive(Default)]
@@ -154,6 +176,8 @@ pub(crate) struct RequestOptions<'a> {
     pub(crate) uncounted: bool,
     /// Until when it counts as open, for a request that loses nothing by the end of its session.
     pub(crate) counts_until: Option<Instant>,
+    /// Its caller settles doubts about its answer. Without this the wire raises them.
+    pub(crate) held: bool,
 }
 
 /// How a request asks for progress notifications.
@@ -198,6 +222,9 @@ impl Wire {
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
             answered: AtomicBool::new(false),
+            served: AtomicBool::new(false),
+            known: AtomicU8::new(0),
+            doubts: OnceLock::new(),
             stats: Stats::default(),
         }));
         tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
@@ -237,12 +264,17 @@ impl Wire {
             sent: Instant::now(),
             uncounted: options.uncounted,
             counts_until: options.counts_until,
+            harmless: HARMLESS.iter().position(|harmless| *harmless == method),
             token,
             answer: sender,
             progress: progress.clone(),
         };
         self.0.open.open(id, call);
-        Call::new(self.clone(), id, (outbound, fate), answer, progress, options.uncancelled)
+        let mut call = Call::new(self.clone(), id, (outbound, fate), answer, progress, options.uncancelled);
+        if !options.held {
+            call.raises(method);
+        }
+        call
     }
 
     /// Sends a notification; returns when it is written (stdio) or accepted (HTTP).
@@ -264,7 +296,7 @@ impl Wire {
         if (ends_link || self.end_cause().is_some())
             && let Ok(Ended { failure, cause }) = timeout(WHY_TIMEOUT * 4, self.ended()).await
         {
-            return SendFailure { failure, cause, ..failed };
+            return SendFailure { failure, cause, doubt: None, ..failed };
         }
         failed
     }
@@ -381,6 +413,39 @@ impl Wire {
             changes.prompts += 1;
             changes.resources += 1;
         });
+    }
+
+    /// Notes that a call has had a result.
+    pub(crate) fn note_served(&self) {
+        self.0.served.store(true, Ordering::Release);
+    }
+
+    /// Whether a call has had a result since this was last asked.
+    pub(crate) fn take_served(&self) -> bool {
+        self.0.served.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether a request of this method, one of [`HARMLESS`], was answered with a result.
+    pub(crate) fn knows(&self, method: &str) -> bool {
+        let known = self.0.known.load(Ordering::Acquire);
+        HARMLESS.iter().position(|harmless| *harmless == method).is_some_and(|bit| known & 1 << bit != 0)
+    }
+
+    /// Where doubts are raised that no caller settles; set once.
+    pub(crate) fn raise_to(&self, doubts: Doubts) {
+        drop(self.0.doubts.set(doubts)); // an error says that it was set before
+    }
+
+    /// Raises a doubt that no caller settles.
+    pub(crate) fn raise(&self, method: &str, raised: Raised<'_>) {
+        if let Some(doubts) = self.0.doubts.get() {
+            doubts(method, raised);
+        }
+    }
+
+    /// Runs this beside the link; its end is waited for when the link is closed.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.tasks.spawn_on(task.in_current_span(), &self.0.runtime);
     }
 
     /// Whether a request was answered since this was last asked.
@@ -515,7 +580,13 @@ impl Wire {
                     self.settle(number, *outcome);
                     return None;
                 }
-                Some(number) if self.0.open.close_view(number) => self.0.answered.store(true, Ordering::Release),
+                Some(number) if self.0.open.close_view(number) => {
+                    self.0.answered.store(true, Ordering::Release);
+                    match outcome {
+                        Ok(_) => self.note_served(),
+                        Err(error) => self.raise("", Raised::Error(&RpcError::parse(error))),
+                    }
+                }
                 Some(_) | None => {}
             },
             Frame::Request { id, method, .. } if method == "ping" => {
@@ -573,6 +644,9 @@ impl Wire {
         // A pong is a sign of life, but no call was answered.
         if !call.uncounted {
             self.0.answered.store(true, Ordering::Release);
+        }
+        if let (Some(bit), Ok(_)) = (call.harmless, outcome) {
+            self.0.known.fetch_or(1 << bit, Ordering::AcqRel);
         }
         drop(call.answer.send(Ok(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned))));
     }

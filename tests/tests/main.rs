@@ -9,6 +9,7 @@ mod front;
 mod front_all;
 mod http;
 mod k01;
+mod k03;
 mod k04;
 mod k05;
 mod k06;

@@ -161,7 +161,8 @@ pub fn classify(
     let error = found.iter().find_map(Message::rpc_error);
     match (status.as_u16(), challenge) {
         (401 | 403, Some(challenge)) => Classification::Unauthorized(challenge),
-        (401, None) => match refusal(asked, status, error, body, hint) {
+        // Its words are a shortcut to what the credentials would be asked for in vain.
+        (401, None) => match refusal(Asked { words: true, ..asked }, status, error, body, hint) {
             lost if lost.reach == Reach::Session => Classification::Refused(lost),
             _ => Classification::Unauthorized(String::new()),
         },

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -115,6 +116,15 @@ impl HttpServer {
     pub fn credentials(mut self, credentials: Arc<dyn Credentials>) -> Self {
         self.renewal = Some(Arc::new(Renewal::new(credentials, REFRESH_TIMEOUT)));
         self
+    }
+
+    /// A digest of the token that [`credentials`](Self::credentials) would give now; `None` without any. Good for a
+    /// comparison within this process.
+    pub async fn credentials_digest(&self) -> Option<u64> {
+        let bearer = self.renewal.as_ref()?.token().await;
+        let mut hasher = DefaultHasher::new();
+        bearer.token.hash(&mut hasher);
+        Some(hasher.finish())
     }
 
     /// Reaches the server through this proxy (`http`, `https`, `socks5`), whatever the environment says.

@@ -240,6 +240,10 @@ impl Connector for SharedConnector {
         self.0.config()
     }
 
+    async fn credentials(&self) -> Option<u64> {
+        self.0.credentials().await
+    }
+
     fn close_bound(&self) -> Duration {
         self.0.close_bound()
     }

@@ -28,6 +28,7 @@ use crate::link::Connector;
 use crate::options::{CallOptions, Connect, PROBE_PATIENCE, Require, Tuning, check_close_timeout, random_seed};
 use crate::protocol::era::EraMemory;
 use crate::protocol::{Client, Era, EraFacts, EraPolicy};
+use crate::session::ask::AskMemory;
 use crate::session::catalogue::Catalogue;
 use crate::session::spec::Spec;
 use crate::session::view::Handler;
@@ -232,6 +233,8 @@ impl Builder {
             ids: RequestIds::default(),
             met: Mutex::new(None),
             known: Mutex::new(Arc::new(self.known.clone())),
+            credentials: Mutex::default(),
+            doubts: Arc::new(AskMemory::new(self.tuning.config.retry_after_max())),
         });
         let clock = Clock::start();
         let header = Header {

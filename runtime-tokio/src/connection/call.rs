@@ -5,22 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mcp_reconnect_core::replay::{Effect, ReplayDecision, Sent};
-use mcp_reconnect_core::{Breaker, FailureClass, Want};
-use rmcp::model::{ErrorCode, ErrorData};
+use mcp_reconnect_core::{Breaker, Failure, FailureClass, Want};
+use rmcp::model::{ErrorCode, ErrorData, Tool};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::clock::deadline;
-use crate::connection::RawRequest;
+use crate::connection::limit::Permit;
 use crate::connection::messages::Command;
 use crate::connection::wait::Shared;
+use crate::connection::{Event, RawRequest};
 use crate::error::CallError;
 use crate::options::CallOptions;
 use crate::protocol::Era;
 use crate::protocol::client::LOG_LEVEL;
 use crate::protocol::frame::{Meta, Object, RpcError, empty_result, is_null, member};
-use crate::session::{Session, disowns_session};
+use crate::session::Session;
+use crate::session::catalogue::list;
+use crate::session::doubt::{HEADER_MISMATCH, Verdict};
 use crate::wire::relay::TakenBack;
 use crate::wire::{Answer, CallFailure, ProgressToken, RequestOptions};
 
@@ -45,6 +48,15 @@ impl<'a> Target<'a> {
         match self {
             Self::Tool(_) => "tools/call",
             Self::Method(method) | Self::Raw(RawRequest { method, .. }) => method,
+        }
+    }
+
+    /// The tool that is called, if one is.
+    fn tool(self, params: Option<&RawValue>) -> Option<Cow<'a, str>> {
+        match self {
+            Self::Tool(name) => Some(Cow::Borrowed(name)),
+            Self::Raw(RawRequest { method: "tools/call", .. }) => params.and_then(tool_of).map(Cow::Owned),
+            Self::Method(_) | Self::Raw(_) => None,
         }
     }
 
@@ -85,6 +97,34 @@ impl<'a> Target<'a> {
     fn is_stream(self) -> bool {
         self.method() == "subscriptions/listen"
     }
+}
+
+/// What is known of a call from its sendings so far.
+struct SoFar {
+    want: Want,
+    resends: u32,
+    round: u32,
+    /// The tools were listed for it once more.
+    relisted: bool,
+    /// What became of an earlier sending that may have run, or of an earlier round.
+    unknown: Option<CallError>,
+}
+
+/// The outcome of a sending, about which there is no doubt left.
+enum Settled {
+    Result(Box<RawValue>),
+    /// The server's own answer.
+    Error(RpcError),
+    Failed(Failed),
+}
+
+/// A sending that came to no answer.
+struct Failed {
+    sent: Sent,
+    failure: Failure,
+    cause: Arc<str>,
+    /// Whether the session has ended with it.
+    over: bool,
 }
 
 /// The name of the tool that is called.
@@ -131,98 +171,165 @@ impl<'a> Call<'a> {
     async fn run_in_turn(mut self, params: Option<&RawValue>) -> Result<(Arc<Session>, Box<RawValue>), CallError> {
         let mut place = None;
         let mut params = params.map(Cow::Borrowed);
-        let mut want = Want::Session;
-        let (mut resends, mut round) = (0, 1);
-        // The outcome of an earlier sending that may have run, or of an earlier round.
-        let mut unknown = None;
+        let mut so_far = SoFar { want: Want::Session, resends: 0, round: 1, relisted: false, unknown: None };
         loop {
-            let wait_until = self.until.min(deadline(self.options.max_wait));
-            let session = match self.shared.acquire(want, wait_until).await {
+            let session = match self.enter(so_far.want, &mut place).await {
                 Ok(session) => session,
-                Err(error) => return Err(unknown.unwrap_or(error)),
+                Err(error) => return Err(so_far.unknown.unwrap_or(error)),
             };
-            // A place is for calls at the server: one that waits for a session takes none.
-            if place.is_none() {
-                let entered = timeout_at(self.until, self.shared.in_flight.enter()).await;
-                place = Some(entered.map_err(|_| CallError::Busy)?);
-            }
-            if let Target::Tool(tool) = self.target
-                && !session.catalogue().offers(tool)
-            {
-                let not_offered = CallError::NotOffered { epoch: session.epoch(), tool: tool.into() };
-                return Err(unknown.unwrap_or(not_offered));
-            }
-            let effect = self.target.effect(&session);
             let adapted = match self.target {
                 Target::Raw(request) if request.needs_no_server(&session) => return Ok((session, empty_result())),
                 Target::Raw(request) => request.adapted(&session, params.as_deref()),
                 Target::Tool(_) | Target::Method(_) => None,
             };
-            let repeatable = self.options.replay.decide(Sent::Maybe, effect, resends, round) == ReplayDecision::Resend;
+            let effect = self.target.effect(&session);
+            let replay = self.options.replay;
+            let repeatable = replay.decide(Sent::Maybe, effect, so_far.resends, so_far.round) == ReplayDecision::Resend;
             let asked = match self.ask(&session, adapted.as_deref().or(params.as_deref()), repeatable).await {
                 Ok(asked) => asked,
                 // The outcome of this sending says nothing of the one before.
-                Err(error) if error.not_run() => return Err(unknown.unwrap_or(error)),
+                Err(error) if error.not_run() => return Err(so_far.unknown.unwrap_or(error)),
                 Err(error) => return Err(error),
             };
-            let failure = match asked {
-                Ok(Ok(result)) if self.target.has_rounds() && asks_for_input(&result) => {
-                    round += 1;
-                    params = Some(Cow::Owned(self.next_round(&session, &result, params.as_deref(), round).await?));
+            match self.settle(&session, params.as_deref(), asked, repeatable).await {
+                Settled::Result(result) if self.target.has_rounds() && asks_for_input(&result) => {
+                    so_far.round += 1;
+                    let next = self.next_round(&session, &result, params.as_deref(), so_far.round).await?;
+                    params = Some(Cow::Owned(next));
                     // It ran in part, even if the answer never reaches the server.
                     let cause = "the server had begun it, and asked for input".into();
                     let (epoch, class) = (session.epoch(), FailureClass::Transport);
-                    unknown = Some(CallError::OutcomeUnknown { epoch, class, cause });
-                    continue;
+                    so_far.unknown = Some(CallError::OutcomeUnknown { epoch, class, cause });
                 }
-                Ok(Ok(result)) => return Ok((session, result)),
-                Ok(Err(error)) if disowns_session(&error) => {
-                    let cause: Arc<str> = format!("the server has lost the session: {error}").into();
-                    let failure = FailureClass::SessionGone.into();
-                    self.shared.lost(session.epoch(), failure, cause.clone());
-                    CallFailure { sent: Sent::Refused, failure, cause }
+                Settled::Result(result) => return Ok((session, result)),
+                Settled::Error(error) if error.code == HEADER_MISMATCH && !so_far.relisted => {
+                    so_far.relisted = true;
+                    self.list_again(&session).await;
                 }
-                Ok(Err(error)) => {
-                    if matches!(self.target, Target::Tool(_)) && may_mean_unknown(&error) && !session.announces_tools()
-                    {
-                        session.wire().presume_changes();
-                    }
-                    let (epoch, json) = (session.epoch(), error.json);
-                    let error = ErrorData::new(ErrorCode(i32_code(error.code)), error.message, error.data);
-                    return Err(CallError::Server { epoch, error, json });
-                }
-                Err(failure) => failure,
-            };
-            let CallFailure { sent, failure, cause } = failure;
-            let (epoch, class) = (session.epoch(), failure.class);
-            if class == FailureClass::RateLimited {
-                let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
-                return Err(unknown.unwrap_or(limited));
-            }
-            let verdict = self.options.replay.decide(sent, effect, resends, round);
-            // Where the session goes on there will be no fresh one: once more on the same.
-            let survives = verdict == ReplayDecision::Resend
-                && class != FailureClass::SessionGone
-                && timeout_at(self.until, session.wire().control().settled()).await.unwrap_or(false);
-            match verdict {
-                // A request that this session refuses as it is, it will refuse again.
-                ReplayDecision::Resend if survives && (sent == Sent::Refused || resends > 0) => {
-                    return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause }));
-                }
-                ReplayDecision::Resend => {
-                    tracing::debug!(%epoch, method = self.target.method(), ?sent, "sent again on a fresh session");
-                    if sent != Sent::No || survives {
-                        resends += 1;
-                    }
-                    if sent == Sent::Maybe {
-                        unknown = Some(CallError::OutcomeUnknown { epoch, class, cause });
-                    }
-                    want = if survives { Want::Session } else { Want::SessionAfter(epoch) };
-                }
-                ReplayDecision::NotSent => return Err(unknown.unwrap_or(CallError::NotSent { epoch, class, cause })),
-                ReplayDecision::OutcomeUnknown => return Err(CallError::OutcomeUnknown { epoch, class, cause }),
+                Settled::Error(error) => return Err(self.server_error(&session, error)),
+                Settled::Failed(failed) => self.send_again(&session, effect, failed, &mut so_far)?,
             }
         }
+    }
+
+    /// A session that the request may go to, and a place among those in flight.
+    async fn enter(&self, want: Want, place: &mut Option<Permit>) -> Result<Arc<Session>, CallError> {
+        let wait_until = self.until.min(deadline(self.options.max_wait));
+        let session = self.shared.acquire(want, wait_until).await?;
+        // A place is for what the server gets: a call that waits for a session keeps no other from it.
+        if place.is_none() {
+            let entered = timeout_at(self.until, self.shared.in_flight.enter()).await;
+            *place = Some(entered.map_err(|_| CallError::Busy)?);
+        }
+        match self.target {
+            Target::Tool(tool) if !session.catalogue().offers(tool) => {
+                Err(CallError::NotOffered { epoch: session.epoch(), tool: tool.into() })
+            }
+            Target::Tool(_) | Target::Method(_) | Target::Raw(_) => Ok(session),
+        }
+    }
+
+    /// Settles the doubt about an answer, if there is any: the session is asked, for as long as the caller waits.
+    async fn settle(
+        &self,
+        session: &Arc<Session>,
+        params: Option<&RawValue>,
+        answer: Result<Answer, CallFailure>,
+        repeatable: bool,
+    ) -> Settled {
+        let asker = session.asker();
+        let (doubt, suspect) = asker.hear(self.target.method(), self.target.tool(params).as_deref(), &answer);
+        if let Some(code) = suspect {
+            self.shared.command(Command::Tell(Event::Suspect { code }));
+        }
+        let asked = match &doubt {
+            Some(doubt) => asker.settle(doubt, self.until).await,
+            None => Verdict::Well,
+        };
+        let over = matches!(asked, Verdict::Gone(_) | Verdict::Lost | Verdict::Ended);
+        let never_ran = doubt.is_some_and(|doubt| doubt.never_ran(&asked));
+        match answer {
+            // An error as a result (`isError`), of a session that is gone.
+            Ok(Ok(_)) if over && repeatable => {
+                let cause = "the server has lost the session".into();
+                Settled::Failed(Failed { sent: Sent::Maybe, failure: FailureClass::SessionGone.into(), cause, over })
+            }
+            Ok(Ok(result)) => Settled::Result(result),
+            Ok(Err(error)) if !over => Settled::Error(error),
+            Ok(Err(error)) => {
+                let sent = if never_ran { Sent::Refused } else { Sent::Maybe };
+                let cause = format!("the server has lost the session: {error}").into();
+                Settled::Failed(Failed { sent, failure: FailureClass::SessionGone.into(), cause, over })
+            }
+            Err(CallFailure { sent, failure, cause, doubt }) => {
+                let over = over || doubt.is_none() && !session.wire().control().survives();
+                let gone = over && matches!(asked, Verdict::Gone(_));
+                let failure = if gone { FailureClass::SessionGone.into() } else { failure };
+                let sent = if never_ran { Sent::Refused } else { sent };
+                Settled::Failed(Failed { sent, failure, cause, over })
+            }
+        }
+    }
+
+    /// Notes in `so_far` that the request goes out once more, on this session or a fresh one.
+    ///
+    /// # Errors
+    ///
+    /// What its caller is told where it does not.
+    fn send_again(
+        &self,
+        session: &Session,
+        effect: Effect,
+        Failed { sent, failure, cause, over }: Failed,
+        so_far: &mut SoFar,
+    ) -> Result<(), CallError> {
+        let (epoch, class) = (session.epoch(), failure.class);
+        if class == FailureClass::RateLimited {
+            let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
+            return Err(so_far.unknown.take().unwrap_or(limited));
+        }
+        let mut decision = self.options.replay.decide(sent, effect, so_far.resends, so_far.round);
+        if decision == ReplayDecision::Resend && !over {
+            // A session that goes on will refuse again what it has refused as it is; and its caller may have no time left.
+            let in_vain = sent == Sent::Refused || so_far.resends > 0 || Instant::now() >= self.until;
+            decision = match sent {
+                _ if !in_vain => ReplayDecision::Resend,
+                Sent::Maybe => ReplayDecision::OutcomeUnknown,
+                Sent::No | Sent::Refused => ReplayDecision::NotSent,
+            };
+        }
+        match decision {
+            ReplayDecision::Resend => {}
+            ReplayDecision::NotSent => {
+                return Err(so_far.unknown.take().unwrap_or(CallError::NotSent { epoch, class, cause }));
+            }
+            ReplayDecision::OutcomeUnknown => return Err(CallError::OutcomeUnknown { epoch, class, cause }),
+        }
+        let on = if over { "a fresh session" } else { "the same session" };
+        tracing::debug!(%epoch, method = self.target.method(), ?sent, "sent again on {on}");
+        if sent != Sent::No || !over {
+            so_far.resends += 1;
+        }
+        if sent == Sent::Maybe {
+            so_far.unknown = Some(CallError::OutcomeUnknown { epoch, class, cause });
+        }
+        so_far.want = if over { Want::SessionAfter(epoch) } else { Want::Session };
+        Ok(())
+    }
+
+    /// Lists the tools once: the headers that their arguments are wanted in may have changed.
+    async fn list_again(&self, session: &Session) {
+        drop(timeout_at(self.until, list::<Tool>(session.wire(), session.established())).await);
+        session.wire().presume_changes();
+    }
+
+    fn server_error(&self, session: &Session, error: RpcError) -> CallError {
+        if matches!(self.target, Target::Tool(_)) && may_mean_unknown(&error) && !session.announces_tools() {
+            session.wire().presume_changes();
+        }
+        let (epoch, json) = (session.epoch(), error.json);
+        let error = ErrorData::new(ErrorCode(i32_code(error.code)), error.message, error.data);
+        CallError::Server { epoch, error, json }
     }
 
     /// Sends the request on this session and waits for its answer, as long as the caller does.
@@ -247,6 +354,7 @@ impl<'a> Call<'a> {
                 (Target::Tool(_) | Target::Method(_), _) => ProgressToken::None,
             },
             uncounted: self.target.is_stream(),
+            held: true,
             counts_until: self.options.hung_after.filter(|_| repeatable).map(|after| sent + after),
             ..Default::default()
         };

@@ -20,13 +20,14 @@ use crate::link::{Attempt, Ended};
 use crate::options::Require;
 use crate::protocol::Client;
 use crate::session::catalogue::{Entry, ListError, Part, list};
+use crate::session::doubt::{Doubt, METHOD_NOT_FOUND};
 use crate::session::established::Established;
 use crate::session::handshake::{Handshake, HandshakeError, handshake};
 use crate::session::setup::{self, SetupFailure};
 use crate::session::spec::{Spec, Wanted};
-use crate::session::{Session, disowns_session, view};
+use crate::session::{Session, view};
 use crate::watched::Watched;
-use crate::wire::{ListChanges, Wire};
+use crate::wire::{CallFailure, ListChanges, Wire};
 
 /// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
 const LIST_SETTLE: Duration = Duration::from_millis(250);
@@ -312,7 +313,7 @@ impl EpochTask {
             self.set_up(&wire, &established, &later).await;
             wanted = later;
         }
-        Ok(Arc::new(Session::new(wire, established, service, catalogue)))
+        Ok(Arc::new(Session::new(wire, established, service, catalogue, self.spec.doubts.clone())))
     }
 
     fn wanted(&self) -> Wanted {
@@ -340,6 +341,8 @@ impl EpochTask {
             cancel: token.clone(),
             tasks: self.tasks.clone(),
         };
+        let credentials = self.spec.connector.credentials().await;
+        lock(&self.spec.credentials).dialled(credentials);
         let link = self.spec.connector.connect(attempt).await;
         let link = link.map_err(|error| Ended { failure: error.failure, cause: error.cause })?;
         let wire = Wire::new(self.epoch, link, token, &self.tasks, self.spec.ids.clone());
@@ -425,24 +428,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
     let mut ping = session.established().ping(session.wire());
-    let what = match timeout(patience, ping.answer()).await {
-        Ok(Ok(Ok(_))) => What::Pong,
-        Ok(Ok(Err(error))) if disowns_session(&error) => {
-            let cause = format!("the server has lost the session: {error}");
-            What::Lost(FailureClass::SessionGone.into(), cause.into())
-        }
-        Ok(Ok(Err(error))) => {
-            tracing::debug!(%error, "the server knows no pings");
+    // The end of the link is told by itself, and silence is seen at the ping's deadline.
+    let Ok(answer) = timeout(patience, ping.answer()).await else { return };
+    let limited = |failure: &CallFailure| failure.failure.class == FailureClass::RateLimited;
+    session.asker().limited(answer.as_ref().is_err_and(limited));
+    let what = match answer {
+        Ok(Ok(_)) => What::Pong,
+        Ok(Err(error)) if error.code == METHOD_NOT_FOUND => What::PingUnsupported,
+        Ok(Err(error)) => match session.asker().settle_ping(&Doubt::error("ping", &error)).await {
+            true => What::PingUnsupported,
+            false => return,
+        },
+        Err(CallFailure { doubt: Some(refusal), .. }) => {
+            let answered = session.asker().settle_ping(&Doubt::of("ping", &refusal)).await;
+            // An exchange that broke says nothing of pings.
+            if !answered || refusal.status.is_none() {
+                return;
+            }
             What::PingUnsupported
         }
-        // Refused, by a server that is there (HTTP 429).
-        Ok(Err(_)) if session.wire().control().survives() => {
-            session.wire().touch();
-            What::Pong
+        Err(_) => {
+            if session.wire().control().survives() {
+                // Refused, by a server that is there (HTTP 429).
+                session.wire().touch();
+            }
+            return;
         }
-        // The end of the link is told by itself, and silence is seen at the ping's deadline.
-        Ok(Err(_)) | Err(_) => return,
     };
+    if matches!(what, What::PingUnsupported) {
+        tracing::debug!(epoch = %session.epoch(), "the server answers no pings, and other requests");
+    }
     notes.send(Note { epoch: session.epoch(), what });
 }
 

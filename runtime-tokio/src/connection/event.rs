@@ -45,6 +45,13 @@ pub enum Event {
         /// The protocol version of this epoch.
         version: Arc<str>,
     },
+    /// For at least a minute calls have got nothing but the same error, though the server answers when it is asked for its
+    /// lists: a fresh session may help, but costs a process, so that it is left to the host. Told once until a call has
+    /// a result.
+    Suspect {
+        /// The error's code.
+        code: i64,
+    },
     /// This subscriber was too slow: so many events were left out here.
     Missed {
         /// How many.

@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Silent,
     /// Answered when what was asked for before has been done.
     Turn(oneshot::Sender<()>),
+    /// For the subscribers.
+    Tell(Event),
     /// A session is broken, and a caller saw it.
     Lost { epoch: Epoch, failure: Failure, cause: Arc<str> },
 }

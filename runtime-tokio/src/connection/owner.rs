@@ -83,7 +83,7 @@ impl Owner {
                     self.step(Input::Reached { epoch, flag: ReadyFlag::Catalogue }, None);
                 }
             }
-            What::Lost(failure, cause) => self.fail(Input::Lost { epoch, failure }, epoch, cause),
+            What::Lost(failure, cause) => self.lost(Input::Lost { epoch, failure }, epoch, cause),
             What::Gone(failure, cause) => {
                 self.fail(Input::Gone { epoch, failure }, epoch, cause);
                 self.live.take_if(|live| live.epoch == epoch);
@@ -123,7 +123,8 @@ impl Owner {
             Command::Answered => self.sample(),
             Command::Silent => self.notice_suspend(),
             Command::Turn(done) => _ = done.send(()), // the caller may be gone
-            Command::Lost { epoch, failure, cause } => self.fail(Input::Lost { epoch, failure }, epoch, cause),
+            Command::Tell(event) => self.tell(event),
+            Command::Lost { epoch, failure, cause } => self.lost(Input::Lost { epoch, failure }, epoch, cause),
         }
     }
 
@@ -140,6 +141,16 @@ impl Owner {
         {
             self.sample();
         }
+    }
+
+    /// The loss of a session. A server that disowns it is told from one that never served by what was answered.
+    fn lost(&mut self, input: Input, epoch: Epoch, cause: Arc<str>) {
+        if let Input::Lost { failure, .. } = input
+            && failure.class == FailureClass::SessionGone
+        {
+            self.sample();
+        }
+        self.fail(input, epoch, cause);
     }
 
     /// A failure of the live epoch; its cause is what callers and subscribers are told from now on.
@@ -180,7 +191,7 @@ impl Owner {
             epoch,
             inbound: self.clock.timestamp(wire.last_inbound()),
             answered,
-            served: answered,
+            served: wire.take_served(),
             answered_to: None,
             oldest: wire.oldest_open().map(|at| self.clock.timestamp(at)),
         };

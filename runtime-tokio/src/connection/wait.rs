@@ -3,7 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Admission, Epoch, Failure, Input, Refusal, Snapshot, Timestamp, Want};
+use mcp_reconnect_core::{
+    Admission, Epoch, Failure, Input, ParkReason, Refusal, Snapshot, Status, Timestamp, WakeCause, Want,
+};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -56,6 +58,7 @@ impl Shared {
     pub(crate) fn retune(&self, tuning: Tuning) {
         *self.tuning.write().unwrap_or_else(PoisonError::into_inner) = tuning;
         self.in_flight.set_limit(tuning.max_in_flight);
+        self.spec.doubts.retune(tuning.config.retry_after_max());
         self.command(Command::Input(Input::Retune(tuning.config)));
     }
 
@@ -85,6 +88,9 @@ impl Shared {
                 // that was parked while the caller waited.
                 Admission::Wait { .. } | Admission::Refuse { .. } => {
                     asked = true;
+                    if seen.snapshot.status == Status::Parked(ParkReason::NeedsAuth) && self.renewed(until).await {
+                        self.command(Command::Input(Input::Wake(WakeCause::Credentials)));
+                    }
                     match self.ask_owner(until).await? {
                         Admission::Go(epoch) if satisfies(epoch, want) => {
                             if let Some(session) =
@@ -112,6 +118,16 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Whether other credentials are at hand than those that were refused; looked at once in `demand_interval`.
+    async fn renewed(&self, until: Instant) -> bool {
+        let credentials = || self.spec.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        if !credentials().look(self.tuning().config.demand_interval()) {
+            return false;
+        }
+        let digest = timeout_at(until, self.spec.connector.credentials()).await.unwrap_or_default();
+        credentials().differs(digest)
     }
 
     async fn ask_owner(&self, until: Instant) -> Result<Admission, CallError> {

@@ -2,8 +2,6 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,24 +12,19 @@ use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Config, Failure, FailureClass};
 use mcp_reconnect_http::{ExchangeError, HttpClient, HttpServer, OnStage, Reach, Stage, Standing, StandingEvent};
 use serde_json::value::RawValue;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::link::{
-    Attempt, ConnectError, Connector, Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, OUTBOUND_CAPACITY,
-    Outbound, REDIAL_SPREAD, SendFailure,
+    Attempt, ConnectError, Connector, Ended, INBOUND_CAPACITY, Link, LinkControl, LinkFacts, LinkNews,
+    OUTBOUND_CAPACITY, Outbound, REDIAL_SPREAD, Refusal, Report, SendFailure,
 };
 
 /// How long exchanges that are under way may go on when the link ends: what the server has refused with its session is
 /// told apart from what may have run.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long a probe of a doubtful session may take.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the sender of a frame waits for the probe before it is told that the frame failed.
-const DOUBT: Duration = Duration::from_millis(500);
-
 /// How long the standing stream of a session without a request waits for one.
 const STANDS_BACK: Duration = Duration::from_millis(10);
 
@@ -52,7 +45,8 @@ type Left = Arc<std::sync::Mutex<Option<Arc<HttpClient>>>>;
 impl HttpConnector {
     /// Reaches this server.
     pub fn new(server: HttpServer) -> Self {
-        Self { server, left: Left::default() }
+        // The session is asked, whatever the words.
+        Self { server: server.without_words(), left: Left::default() }
     }
 
     /// The server.
@@ -83,9 +77,7 @@ impl Connector for HttpConnector {
             established: CancellationToken::new(),
             initialized: CancellationToken::new(),
             begun: CancellationToken::new(),
-            probing: Mutex::new(0),
-            doubts: watch::Sender::new(0),
-            served: AtomicBool::new(false),
+            report: OnceLock::new(),
             exchanges: TaskTracker::new(),
             tasks: attempt.tasks.clone(),
         });
@@ -99,6 +91,10 @@ impl Connector for HttpConnector {
     fn config(&self) -> Config {
         let config = Config::builder().redial_spread(REDIAL_SPREAD).build();
         config.unwrap_or_default()
+    }
+
+    async fn credentials(&self) -> Option<u64> {
+        self.server.credentials_digest().await
     }
 
     fn close_bound(&self) -> Duration {
@@ -119,12 +115,7 @@ struct Shared {
     initialized: CancellationToken,
     /// The first exchange of the session is on its way.
     begun: CancellationToken,
-    /// How many probes have ended; held while one is under way.
-    probing: Mutex<u64>,
-    /// How many failed exchanges wait for a probe.
-    doubts: watch::Sender<usize>,
-    /// Whether something else than a ping was answered since the session is established.
-    served: AtomicBool,
+    report: OnceLock<Report>,
     exchanges: TaskTracker,
     tasks: TaskTracker,
 }
@@ -186,13 +177,12 @@ impl Shared {
     /// The link is ending: the frame is not sent.
     fn refuse(&self, frame: Outbound) {
         if let Some(Ended { failure, cause }) = self.end.cause.get().cloned() {
-            frame.finish(Err(SendFailure { failure, sent: Sent::No, cause }));
+            frame.finish(Err(SendFailure { failure, sent: Sent::No, cause, doubt: None }));
         }
     }
 
     async fn exchange(self: Arc<Self>, mut outbound: Outbound, inbound: mpsc::Sender<Box<str>>) {
         let frame: Box<str> = outbound.frame().into();
-        let asks_for_life = asks_for_life(&frame);
         let progress = outbound.progress();
         let on_stage: OnStage = Arc::new(move |stage| match stage {
             Stage::Sent => progress.begin(),
@@ -201,62 +191,30 @@ impl Shared {
                 true
             }
         });
-        let mut repeated = false;
-        loop {
-            let exchanged = tokio::select! {
-                biased;
-                exchanged = self.client.exchange_in_stages(&frame, &inbound, on_stage.clone()) => exchanged,
-                () = outbound.given_up() => return,
-                never = self.begins() => match never {},
-            };
-            let error = match exchanged {
-                Ok(rest) => {
-                    if frame.starts_with(INITIALIZED) {
-                        self.initialized.cancel();
-                    }
-                    if !asks_for_life && self.established.is_cancelled() {
-                        self.served.store(true, Ordering::Release);
-                    }
-                    outbound.finish(Ok(()));
-                    return rest.drain().await;
+        let exchanged = tokio::select! {
+            biased;
+            exchanged = self.client.exchange_in_stages(&frame, &inbound, on_stage) => exchanged,
+            () = outbound.given_up() => return,
+            never = self.begins() => match never {},
+        };
+        let error = match exchanged {
+            Ok(rest) => {
+                if frame.starts_with(INITIALIZED) {
+                    self.initialized.cancel();
                 }
-                Err(error) => error,
-            };
-            tracing::debug!(%error, sent = ?error.sent, reach = ?error.reach, "an exchange failed");
-            let failure = SendFailure { failure: error.failure, sent: error.sent, cause: error.cause.clone() };
-            if !self.established.is_cancelled() {
-                return outbound.finish(Err(failure));
+                outbound.finish(Ok(()));
+                return rest.drain().await;
             }
-            match error.reach {
-                // Some servers refuse the question after life, and serve everything else.
-                Reach::Doubt if asks_for_life && error.status.is_some_and(|status| status.is_client_error()) => {
-                    return outbound.finish(Err(failure));
-                }
-                Reach::Exchange => return outbound.finish(Err(failure)),
-                Reach::Session => {
-                    self.end(error.failure, error.cause);
-                    return outbound.finish(Err(failure));
-                }
-                Reach::Doubt => {}
-            }
-            self.doubts.send_modify(|doubts| *doubts += 1);
-            let mut probe = pin!(self.probe(&error, asks_for_life));
-            let probed = timeout(DOUBT, &mut probe).await;
-            if error.sent == Sent::No && !repeated && matches!(probed, Ok(true)) {
-                // Nothing of it has left us, and the server is there.
-                self.doubts.send_modify(|doubts| *doubts -= 1);
-                repeated = true;
-                continue;
-            }
-            if probed.is_ok() {
-                self.doubts.send_modify(|doubts| *doubts -= 1);
-                return outbound.finish(Err(failure));
-            }
-            outbound.finish(Err(failure));
-            probe.await;
-            self.doubts.send_modify(|doubts| *doubts -= 1);
-            return;
+            Err(error) => error,
+        };
+        tracing::debug!(%error, sent = ?error.sent, reach = ?error.reach, "an exchange failed");
+        let established = self.established.is_cancelled();
+        if established && error.reach == Reach::Session {
+            self.end(error.failure, error.cause.clone());
         }
+        let doubt = (established && error.reach == Reach::Doubt).then(|| refusal(&error));
+        let ExchangeError { failure, sent, cause, .. } = error;
+        outbound.finish(Err(SendFailure { failure, sent, cause, doubt }));
     }
 
     /// Tells that an exchange of the session has its connection, or waits for one.
@@ -275,65 +233,29 @@ impl Shared {
         let mut standing = Standing::new(self.client.clone());
         loop {
             match standing.run(&inbound).await {
-                // What was missed in between is not known yet.
-                StandingEvent::Reopened => {}
+                StandingEvent::Reopened => self.report(LinkNews::Reopened),
                 StandingEvent::Absent(why) => return tracing::debug!(%why, "no standing stream in this session"),
                 StandingEvent::Session(error) => return self.end(error.failure, error.cause),
-                StandingEvent::Doubt(error) => {
-                    if !self.probe(&error, false).await {
-                        return;
-                    }
-                }
+                StandingEvent::Doubt(error) => self.report(LinkNews::Doubt(refusal(&error))),
             }
         }
     }
 
-    /// Finds out whether the session is alive, after this failure; if not, the link ends. One probe for all who doubt
-    /// at the same time.
-    async fn probe(&self, doubt: &ExchangeError, about_ping: bool) -> bool {
-        let before = self.probing.try_lock().map(|probes| *probes).ok();
-        let mut probes = self.probing.lock().await;
-        if self.end.token.is_cancelled() {
-            return false;
+    fn report(&self, news: LinkNews) {
+        if let Some(report) = self.report.get() {
+            report(news);
         }
-        // Whoever waited for a probe that another one made has its result: the link has not ended.
-        if before.is_none_or(|before| before != *probes) && *probes > 0 {
-            return true;
-        }
-        let probed = timeout(PROBE_TIMEOUT, self.client.probe()).await;
-        *probes += 1;
-        let error = match probed {
-            Ok(Ok(())) => return true,
-            // Who limits our rate, or forbids just this, is there.
-            Ok(Err(error)) if matches!(error.status.map(|status| status.as_u16()), Some(403 | 429)) => {
-                return true;
-            }
-            Ok(Err(error)) => error,
-            Err(_) => {
-                let cause = format!("{}; a probe got no answer within {PROBE_TIMEOUT:?}", doubt.cause);
-                self.end(FailureClass::Transport.into(), cause.into());
-                return false;
-            }
-        };
-        let class = if about_ping && error.sent != Sent::No && self.served.load(Ordering::Acquire) {
-            // The same question again, to a server that serves everything else: perhaps it knows no pings.
-            FailureClass::Unresponsive
-        } else if error.status.is_some() && (self.client.session_id().is_some() || self.client.is_modern()) {
-            // The endpoint answers, but not with this session: one without an id is worth a try before it counts as down.
-            FailureClass::SessionGone
-        } else {
-            error.failure.class
-        };
-        let cause = format!("{}; a probe of the session: {}", doubt.cause, error.cause);
-        self.end(Failure { class, ..error.failure }, cause.into());
-        false
     }
 }
 
-/// Whether a frame is one of our pings, in either era.
-fn asks_for_life(frame: &str) -> bool {
-    let method = frame.split_once(r#""method":"#).map(|(_, rest)| rest);
-    method.is_some_and(|method| method.starts_with(r#""ping""#) || method.starts_with(r#""server/discover""#))
+/// A failed exchange as the session compares it with others.
+fn refusal(error: &ExchangeError) -> Refusal {
+    let status = error.status.map(|status| status.as_u16());
+    let (code, message) = match &error.rpc {
+        Some((code, message)) => (Some(*code), message.clone()),
+        None => (None, error.cause.as_ref().into()),
+    };
+    Refusal { status, code, message, gate: error.gate }
 }
 
 /// Dropping it ends what is left of the link.
@@ -379,20 +301,16 @@ impl LinkControl for HttpControl {
     }
 
     fn survives(&self) -> bool {
-        !self.0.end.token.is_cancelled() && !self.0.stop.is_cancelled() && *self.0.doubts.borrow() == 0
+        !self.0.end.token.is_cancelled() && !self.0.stop.is_cancelled()
     }
 
-    fn settled(&self) -> BoxFuture<'_, bool> {
-        async {
-            let mut doubts = self.0.doubts.subscribe();
-            tokio::select! {
-                () = self.0.end.token.cancelled() => {}
-                () = self.0.stop.cancelled() => {}
-                _ = doubts.wait_for(|doubts| *doubts == 0) => {} // the sender lives in `self`
-            }
-            self.survives()
-        }
-        .boxed()
+    fn give_up(&self, Ended { failure, cause }: &Ended) -> bool {
+        self.0.end(*failure, cause.clone());
+        true
+    }
+
+    fn report_to(&self, report: Report) {
+        drop(self.0.report.set(report)); // an error says that the link has a session already
     }
 
     fn why(&self) -> BoxFuture<'_, Ended> {

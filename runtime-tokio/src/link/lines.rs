@@ -143,7 +143,7 @@ pub(crate) async fn write<W: AsyncWrite + Unpin>(
                     let failure = FailureClass::Transport.into();
                     // A server that may still talk but hears nothing is of no use.
                     end.because(Cause::Deaf(Arc::clone(&cause)));
-                    return frame.finish(Err(SendFailure { failure, sent: error.sent, cause }));
+                    return frame.finish(Err(SendFailure { failure, sent: error.sent, cause, doubt: None }));
                 }
             }
         }

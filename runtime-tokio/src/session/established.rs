@@ -31,7 +31,7 @@ impl Established {
         wire.request(
             method,
             None,
-            RequestOptions { meta: &self.meta, uncancelled: true, uncounted: true, ..Default::default() },
+            RequestOptions { meta: &self.meta, uncancelled: true, uncounted: true, held: true, ..Default::default() },
         )
     }
 }

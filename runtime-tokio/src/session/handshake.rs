@@ -298,7 +298,7 @@ impl Attempt<'_> {
         if (failure.sent, failure.failure.class) == (Sent::Refused, FailureClass::Transport) {
             return Ok(Probed::Legacy(failure.cause.to_string()));
         }
-        let CallFailure { sent, failure, cause } = failure;
+        let CallFailure { sent, failure, cause, .. } = failure;
         // A link that goes on after a failed frame is not about to end.
         let link_ended = sent != Sent::No
             && !self.wire.control().survives()

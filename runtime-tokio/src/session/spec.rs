@@ -9,11 +9,13 @@ use std::time::Duration;
 use mcp_reconnect_core::Epoch;
 use rmcp::model::{LoggingLevel, ServerPeerInfo};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::link::Connector;
 use crate::options::Require;
 use crate::protocol::era::EraMemory;
 use crate::protocol::{Client, EraPolicy};
+use crate::session::ask::AskMemory;
 use crate::session::catalogue::Catalogue;
 use crate::session::view::Handler;
 use crate::watched::Watched;
@@ -36,12 +38,46 @@ pub(crate) struct Spec {
     pub(crate) met: Mutex<Option<Arc<ServerPeerInfo>>>,
     /// The last list, of any session.
     pub(crate) known: Mutex<Arc<Catalogue>>,
+    /// The credentials of the last dial.
+    pub(crate) credentials: Mutex<DialledWith>,
+    /// What is remembered of doubts over the sessions.
+    pub(crate) doubts: Arc<AskMemory>,
 }
 
 impl Spec {
     /// The last list, of any session.
     pub(crate) fn known(&self) -> Arc<Catalogue> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The credentials that a dial went out with, compared with those at hand where it was refused for them.
+#[derive(Debug, Default)]
+pub(crate) struct DialledWith {
+    digest: Option<u64>,
+    /// When they were compared last.
+    looked: Option<Instant>,
+}
+
+impl DialledWith {
+    /// Another dial begins with these.
+    pub(crate) fn dialled(&mut self, digest: Option<u64>) {
+        self.digest = digest;
+    }
+
+    /// Whether they may be compared now: not sooner than this after the last time.
+    pub(crate) fn look(&mut self, apart: Duration) -> bool {
+        let now = Instant::now();
+        let due = self.digest.is_some() && self.looked.is_none_or(|looked| now - looked >= apart);
+        if due {
+            self.looked = Some(now);
+        }
+        due
+    }
+
+    /// Whether these are other ones.
+    pub(crate) fn differs(&self, digest: Option<u64>) -> bool {
+        digest.is_some() && self.digest.is_some() && digest != self.digest
     }
 }
 

@@ -29,7 +29,7 @@ use crate::protocol::frame::{self, Frame, RpcError};
 use crate::session::established::Established;
 use crate::wire::mailbox::MailboxReader;
 use crate::wire::relay::Relay;
-use crate::wire::{Relayed, Wire};
+use crate::wire::{Raised, Relayed, Wire};
 
 /// How long a handler may go on after its session has ended (its context's token tells it); then it is dropped.
 const HANDLER_GRACE: Duration = Duration::from_secs(1);
@@ -196,6 +196,9 @@ impl Transport<RoleClient> for View {
         Either::Right(wire.send(frame).map_err(move |failure| {
             if let Some(id) = asked {
                 wire.view_gave_up(id);
+                if let Some(refusal) = &failure.doubt {
+                    wire.raise("", Raised::Failed(refusal));
+                }
             }
             ViewError(failure)
         }))

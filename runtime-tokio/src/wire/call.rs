@@ -8,11 +8,11 @@ use mcp_reconnect_core::{Failure, FailureClass};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
 
-use crate::link::{Ended, Fate, Outbound, SendFailure};
+use crate::link::{Ended, Fate, Outbound, Refusal, SendFailure};
 use crate::protocol::frame::RpcError;
-use crate::wire::Wire;
 use crate::wire::open::{RawAnswer, Settled};
 use crate::wire::relay::TakenBack;
+use crate::wire::{Raised, Wire};
 
 /// The server's answer: a result, or an error.
 pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
@@ -32,6 +32,8 @@ pub(crate) struct Call {
     reason: Option<&'static str>,
     /// The caller's own words about it, if it says any.
     taken_back: TakenBack,
+    /// The method, where doubts about its answer are raised.
+    raises: Option<Box<str>>,
 }
 
 enum State {
@@ -55,11 +57,13 @@ pub(crate) struct CallFailure {
     pub(crate) failure: Failure,
     /// The cause in words.
     pub(crate) cause: Arc<str>,
+    /// Present where the session is to be asked what the failure means.
+    pub(crate) doubt: Option<Refusal>,
 }
 
 impl From<SendFailure> for CallFailure {
-    fn from(SendFailure { failure, sent, cause }: SendFailure) -> Self {
-        Self { sent, failure, cause }
+    fn from(SendFailure { failure, sent, cause, doubt }: SendFailure) -> Self {
+        Self { sent, failure, cause, doubt }
     }
 }
 
@@ -98,6 +102,7 @@ impl Call {
             progress,
             reason,
             taken_back: TakenBack::default(),
+            raises: None,
         }
     }
 
@@ -134,7 +139,8 @@ impl Call {
                 State::Failed(failure) => Err(self.wire.explain(failure.clone()).await.into()),
                 State::Broken(cause) => {
                     let (failure, cause) = (FailureClass::Transport.into(), cause.clone());
-                    Err(CallFailure { sent: Sent::Maybe, failure, cause })
+                    let doubt = Some(Refusal { status: None, code: None, message: cause.as_ref().into(), gate: false });
+                    Err(CallFailure { sent: Sent::Maybe, failure, cause, doubt })
                 }
                 // How far did the frame get?
                 State::Lost if self.frame.is_none() && !self.written => {
@@ -147,12 +153,27 @@ impl Call {
                 State::Lost => {
                     let Ended { failure, cause } = self.wire.ended().await;
                     let sent = if self.written { Sent::Maybe } else { Sent::No };
-                    Err(CallFailure { sent, failure, cause })
+                    Err(CallFailure { sent, failure, cause, doubt: None })
                 }
                 State::Taken => pending().await,
             };
             self.state = State::Taken;
+            self.raise(&outcome);
             return outcome;
+        }
+    }
+
+    /// Doubts about its answer are raised by the wire, and not settled by who awaits it.
+    pub(crate) fn raises(&mut self, method: &str) {
+        self.raises = Some(method.into());
+    }
+
+    fn raise(&self, outcome: &Result<Answer, CallFailure>) {
+        let Some(method) = &self.raises else { return };
+        match outcome {
+            Ok(Err(error)) => self.wire.raise(method, Raised::Error(error)),
+            Err(CallFailure { doubt: Some(refusal), .. }) => self.wire.raise(method, Raised::Failed(refusal)),
+            Ok(Ok(_)) | Err(_) => {}
         }
     }
 

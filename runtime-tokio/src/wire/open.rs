@@ -47,6 +47,8 @@ pub(crate) struct OpenCall {
     pub(crate) uncounted: bool,
     /// Until when it counts, for one that loses nothing by the end of its session.
     pub(crate) counts_until: Option<Instant>,
+    /// Its place in [`HARMLESS`](crate::wire::HARMLESS).
+    pub(crate) harmless: Option<usize>,
     /// The caller's own progress token, as it was sent.
     pub(crate) token: Option<Box<str>>,
     pub(crate) answer: oneshot::Sender<Settled>,

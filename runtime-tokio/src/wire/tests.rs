@@ -262,7 +262,7 @@ async fn k17_the_end_says_how_far_each_call_got_and_why() {
     drop(frame);
     let token = far.token.clone();
     far.hang_up();
-    let lost = |sent| CallFailure { sent, failure: FailureClass::Transport.into(), cause: EXIT.into() };
+    let lost = |sent| CallFailure { sent, failure: FailureClass::Transport.into(), cause: EXIT.into(), doubt: None };
     assert_eq!(seen.answer().await.unwrap_err(), lost(Sent::Maybe));
     assert_eq!(begun.answer().await.unwrap_err(), lost(Sent::Maybe));
     for mut queued in queue {
@@ -282,11 +282,19 @@ async fn a_frame_that_failed_by_itself_fails_its_call_only() {
     let (mut other, other_request) = written(&wire, &mut far).await;
     let mut call = ask(&wire);
     settled(&mut call).await;
-    let failure =
-        SendFailure { failure: FailureClass::RateLimited.into(), sent: Sent::Refused, cause: "HTTP 429".into() };
+    let failure = SendFailure {
+        failure: FailureClass::RateLimited.into(),
+        sent: Sent::Refused,
+        cause: "HTTP 429".into(),
+        doubt: None,
+    };
     far.frames.recv().await.unwrap().finish(Err(failure));
-    let expected =
-        CallFailure { sent: Sent::Refused, failure: FailureClass::RateLimited.into(), cause: "HTTP 429".into() };
+    let expected = CallFailure {
+        sent: Sent::Refused,
+        failure: FailureClass::RateLimited.into(),
+        cause: "HTTP 429".into(),
+        doubt: None,
+    };
     assert_eq!(call.answer().await.unwrap_err(), expected);
     far.answer(&other_request, json!(1)).await;
     assert_eq!(result(other.answer().await), json!(1));
@@ -340,7 +348,7 @@ async fn calls_are_told_the_owners_verdict() {
     let verdict = Ended { failure: FailureClass::Unresponsive.into(), cause: "two pings unanswered".into() };
     wire.end(verdict.clone());
     let failure = call.answer().await.unwrap_err();
-    assert_eq!(failure, CallFailure { sent: Sent::Maybe, failure: verdict.failure, cause: verdict.cause });
+    assert_eq!(failure, CallFailure { sent: Sent::Maybe, failure: verdict.failure, cause: verdict.cause, doubt: None });
     assert!(wire.was_given_up());
     assert!(far.token.is_cancelled());
     // The link may be slower to go.
@@ -544,12 +552,17 @@ async fn a_broken_pipe_is_explained_by_the_end_of_the_process() {
     far.control.process.store(true, Ordering::Relaxed);
     let mut call = ask(&wire);
     settled(&mut call).await;
-    let failure =
-        SendFailure { failure: FailureClass::Transport.into(), sent: Sent::Maybe, cause: "broken pipe".into() };
+    let failure = SendFailure {
+        failure: FailureClass::Transport.into(),
+        sent: Sent::Maybe,
+        cause: "broken pipe".into(),
+        doubt: None,
+    };
     far.frames.recv().await.unwrap().finish(Err(failure));
     settled(&mut call).await;
     far.hang_up();
-    let expected = CallFailure { sent: Sent::Maybe, failure: FailureClass::Transport.into(), cause: EXIT.into() };
+    let expected =
+        CallFailure { sent: Sent::Maybe, failure: FailureClass::Transport.into(), cause: EXIT.into(), doubt: None };
     assert_eq!(call.answer().await.unwrap_err(), expected);
 }
 

@@ -250,12 +250,7 @@ async fn k03_one_503_is_not_the_end() {
 /// A gate that refuses every session: one more sending, no loop. The status does not matter.
 #[tokio::test]
 async fn k03_a_gate_that_never_opens() {
-    for refusal in [
-        "error -32000 \"Server not initialized\"",
-        "status 400 '{\"jsonrpc\":\"2.0\",\"error\":{\"code\":-32000,\"message\":\"Server not initialized\"}}'",
-        "status 404",
-        "status 401 \"session not found\"",
-    ] {
+    for refusal in ["status 404", "status 410", "status 401 \"session not found\""] {
         let server = serve(&format!("get status 405\ncall * {refusal}")).await;
         let config = config(|config| config.backoff(secs(30)).demand_interval(secs(30)));
         let connection = builder(&server).config(config).build().unwrap();
@@ -340,5 +335,190 @@ async fn k03_an_error_that_names_no_request_settles_its_call() {
             wave(&connection, 1).await;
             assert_eq!(server.ledger().initializes(), 1, "{refusal}");
         }
+    }
+}
+
+/// More wordings of the field, which no table holds.
+const UNLISTED: [&str; 13] = [
+    // WordPress mcp-adapter, wpcom, mcp-wordpress-remote
+    "stale error -32602 \"Invalid params: Invalid or expired session\"",
+    "stale error -32005 \"Session not found: Invalid or expired session\"",
+    "stale error -32603 \"Invalid or expired session\"",
+    // tower-mcp
+    r#"stale status 200 '{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"Session \u0027A1\u0027 not found or expired. Please re-initialize the connection."}}'"#,
+    // anubis-mcp
+    "stale error -32002 \"Server not initialized\"",
+    r#"stale status 400 '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Unknown Mcp-Session-Id header"},"id":null}'"#,
+    r#"stale status 400 '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID or not an initialize request"},"id":null}'"#,
+    "stale status 400 \"Invalid or missing session ID\"",
+    "stale error -32000 \"Unknown session: abc123\"",
+    "stale status 403 \"Forbidden\"",
+    "stale with-status 500, error -32099 \"no transport for this id\"",
+    "stale status 202",
+    "stale status 200",
+];
+
+/// Each is found out by asking, at the first call: at most one call without annotation does not know its outcome.
+#[tokio::test]
+async fn k03_words_of_no_table_are_found_out() {
+    for gate in UNLISTED {
+        let (server, connection, mut events) = after_a_loss(gate).await;
+        let outcome = soon(connection.call_tool(tool_with("write", "0"))).await;
+        assert!(matches!(outcome, Ok(_) | Err(CallError::OutcomeUnknown { .. })), "{gate}: {outcome:?}");
+        wave(&connection, 3).await;
+        assert_eq!(until_ready(&mut events).await, 2, "{gate}");
+        let ledger = server.ledger();
+        assert_eq!(ledger.initializes(), 2, "{gate}");
+        assert!(ledger.executions("write") <= 4, "{gate}");
+        let asks = ledger.asked().filter(|asked| asked.method.as_deref() == Some("tools/list")).count() - 2;
+        assert_eq!(asks, 1, "{gate}");
+        assert_forgotten(&ledger);
+    }
+}
+
+/// The same in idleness: the keepalive's ping is refused.
+#[tokio::test]
+async fn k03_words_of_no_table_are_noticed_in_idleness() {
+    let servers = UNLISTED.map(|gate| async move {
+        let server = serve(&format!("{gate}\nget status 405")).await;
+        let config = config(|config| config.keepalive(millis(200)));
+        let connection = builder(&server).config(config).build().unwrap();
+        let mut events = connection.events();
+        assert_eq!(until_ready(&mut events).await, 1, "{gate}");
+        server.forget_sessions().await;
+        assert_eq!(soon(until_ready(&mut events)).await, 2, "{gate}");
+        assert_eq!(server.ledger().posts_of("tools/call"), 0, "{gate}");
+    });
+    join_all(servers).await;
+}
+
+/// A standing stream that was open and is refused is doubt without a call.
+#[tokio::test]
+async fn k03_a_refused_stream_is_asked_about() {
+    for status in [400, 401, 403, 404, 410] {
+        let server = serve(&format!("stale status 400 \"who?\"\nstale-get status {status}")).await;
+        let connection = builder(&server).build().unwrap();
+        let mut events = connection.events();
+        assert_eq!(until_ready(&mut events).await, 1);
+        soon(server.watch().wait_until(|ledger| ledger.open_streams() == 1)).await;
+        server.restart().await;
+        assert_eq!(soon(until_ready(&mut events)).await, 2, "{status}");
+        assert_eq!(server.ledger().posts_of("tools/call"), 0, "{status}");
+    }
+}
+
+/// Answers to calls with nothing at all, by a session that is well otherwise: one fresh session after three in a row.
+#[tokio::test]
+async fn k03_nothing_three_times_rebuilds_once() {
+    for nothing in ["status 202", "status 200", "wrong-id", "status 200 \"<html>\""] {
+        let (server, connection, mut events) = ready(&format!("answers json\nget status 405\ncall * {nothing}")).await;
+        for _ in 0..9 {
+            let outcome = soon(connection.call_tool(tool("write"))).await;
+            assert!(matches!(outcome, Err(CallError::OutcomeUnknown { .. })), "{nothing}: {outcome:?}");
+        }
+        assert_eq!(until_ready(&mut events).await, 2, "{nothing}");
+        assert_eq!((server.ledger().initializes(), server.ledger().calls("write")), (2, 9), "{nothing}");
+    }
+}
+
+/// How a server refuses, made of a number: an action of a script, and what is known of it.
+#[derive(Debug)]
+struct Refusal {
+    action: String,
+    /// A 2xx without an answer.
+    nothing: bool,
+    /// Said of a request that got this, by the protocol, without asking: the session is gone.
+    told: bool,
+}
+
+impl Refusal {
+    fn of(seed: u64) -> Self {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D;
+        let mut below = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state >> 33).unwrap() % limit
+        };
+        let status =
+            [200, 202, 400, 402, 403, 404, 405, 406, 408, 409, 410, 413, 418, 422, 451, 499, 500, 501, 502, 503, 504]
+                [below(21)];
+        let code = [-32000, -32001, -32002, -32005, -32600, -32602, -32603, -32050, 32600, 1][below(10)];
+        let words = [
+            "Session not found",
+            "Server not initialized",
+            "no",
+            "unknown id: 3f2a9c",
+            "expired",
+            "try again",
+            "Invalid request parameters",
+            "Bad Request: No valid session ID provided",
+            "internal error",
+            "transport closed",
+        ][below(10)];
+        let words = if below(3) == 0 { format!("{words} ({})", below(100_000)) } else { words.to_owned() };
+        let id = ["null", "\"server-error\"", "77"][below(3)];
+        let (body, own) = match below(6) {
+            0 => (String::new(), false),
+            1 => (format!(" \"{words}\""), false),
+            2 => (" \"<html><body>no</body></html>\" header content-type text/html".into(), false),
+            3 => (
+                format!(" '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":{code},\"message\":\"{words}\"}}}}'"),
+                false,
+            ),
+            4 => (format!(" '{{\"error\":\"{words}\"}}'"), false),
+            _ => (String::new(), true),
+        };
+        let action = match own {
+            true => format!("with-status {status}, error {code} \"{words}\""),
+            false => format!("status {status}{body}"),
+        };
+        Self { action, nothing: !own && status < 300, told: !own && matches!(status, 404 | 410) }
+    }
+}
+
+/// However a server refuses: where the session is lost there is a fresh one within two calls and one ask.
+#[tokio::test]
+async fn k03_whatever_a_lost_session_says_it_is_found_out() {
+    for seed in 0..60 {
+        let refusal = Refusal::of(seed);
+        let (server, connection, mut events) = after_a_loss(&format!("stale {}", refusal.action)).await;
+        let mut outcomes = Vec::new();
+        for number in 0..3 {
+            outcomes.push(soon(connection.call_tool(tool_with("write", &number.to_string()))).await);
+        }
+        let unknown =
+            outcomes.iter().filter(|outcome| matches!(outcome, Err(CallError::OutcomeUnknown { .. }))).count();
+        assert!(unknown <= 1, "{seed}: {refusal:?}: {outcomes:?}");
+        assert_eq!(text(outcomes.pop().unwrap()), "2", "{seed}: {refusal:?}");
+        assert_eq!(until_ready(&mut events).await, 2, "{seed}: {refusal:?}");
+        let ledger = server.ledger();
+        assert_eq!(ledger.initializes(), 2, "{seed}: {refusal:?}");
+        assert!(ledger.executions("write") <= 3, "{seed}: {refusal:?}");
+        assert!(ledger.posts_of("tools/list") <= 3, "{seed}: {refusal:?}: more than one ask");
+    }
+}
+
+/// Where it is not lost: no session ends, nothing runs twice, and each caller gets what came.
+#[tokio::test]
+async fn k03_whatever_a_tool_says_its_session_is_well() {
+    for seed in 0..60 {
+        let refusal = Refusal::of(seed);
+        // By the protocol such an answer ends the session.
+        if refusal.told {
+            continue;
+        }
+        let calls = if refusal.nothing { 2 } else { 8 };
+        let (server, connection, events) = ready(&format!("get status 405\ncall * commit, {}", refusal.action)).await;
+        for _ in 0..calls {
+            match soon(connection.call_tool(tool("write"))).await {
+                Err(CallError::Server { .. } | CallError::OutcomeUnknown { .. } | CallError::NotSent { .. }) => {}
+                other => panic!("{seed}: {refusal:?}: {other:?}"),
+            }
+        }
+        let ledger = server.ledger();
+        assert_eq!((ledger.initializes(), ledger.executions("write")), (1, calls), "{seed}: {refusal:?}");
+        assert!(ledger.posts_of("tools/list") <= 1 + 6, "{seed}: {refusal:?}");
+        assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown], "{seed}: {refusal:?}");
     }
 }

@@ -65,6 +65,9 @@ pub(super) enum Entry {
     ServerChanged {
         version: Arc<str>,
     },
+    Suspect {
+        code: i64,
+    },
     Snapshot {
         servers: Vec<ServerStatus>,
     },
@@ -128,6 +131,7 @@ impl Entry {
             Event::Withdrawn => Self::Withdrawn,
             Event::SetupFailed { what, cause } => Self::SetupFailed { what, cause },
             Event::ServerChanged { version } => Self::ServerChanged { version },
+            Event::Suspect { code } => Self::Suspect { code },
             Event::Missed { count } => Self::Missed { count },
             _ => return None,
         })

@@ -369,7 +369,7 @@ async fn other_ends_are_no_verdict_on_the_era() {
 #[tokio::test(start_paused = true)]
 async fn an_exchange_that_fails_by_itself_is_judged_by_its_class() {
     let fail = async |far: &mut Far, class: FailureClass, sent| {
-        let failure = SendFailure { failure: class.into(), sent, cause: "HTTP".into() };
+        let failure = SendFailure { failure: class.into(), sent, cause: "HTTP".into(), doubt: None };
         far.frames.recv().await.unwrap().finish(Err(failure));
     };
     // 404, 405, …
@@ -419,7 +419,7 @@ async fn k23_a_refusal_with_versions_gets_one_retry_with_the_best() {
     // As an HTTP status with the list in its text.
     let mut dial = Dial::new(&known(Era::Legacy));
     let cause = "HTTP 400: unsupported version (supported: 2025-06-18)".into();
-    let failure = SendFailure { failure: Transport.into(), sent: Sent::Refused, cause };
+    let failure = SendFailure { failure: Transport.into(), sent: Sent::Refused, cause, doubt: None };
     dial.far.frames.recv().await.unwrap().finish(Err(failure));
     assert_eq!(dial.far.expect("initialize").await["params"]["protocolVersion"], "2025-06-18");
     // Disjoint.

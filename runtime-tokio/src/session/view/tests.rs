@@ -268,8 +268,12 @@ async fn a_typed_call_that_is_dropped_is_cancelled_and_no_longer_open() {
 async fn a_message_that_could_not_be_sent_says_how_far_it_got() {
     let (_user, running, wire, mut far) = view("2025-11-25");
     let pending = call(&running);
-    let failure =
-        SendFailure { failure: FailureClass::RateLimited.into(), sent: Sent::Refused, cause: "HTTP 429".into() };
+    let failure = SendFailure {
+        failure: FailureClass::RateLimited.into(),
+        sent: Sent::Refused,
+        cause: "HTTP 429".into(),
+        doubt: None,
+    };
     far.frames.recv().await.unwrap().finish(Err(failure.clone()));
     let error = pending.await.unwrap().unwrap_err();
     let ServiceError::TransportSend(error) = error else { panic!("{error:?}") };
