@@ -125,10 +125,11 @@ async fn a_broken_answer_settles_its_call_at_once() {
         let (mut call, request) = written(&wire, &mut far).await;
         let answer = answer.replace("ID", &request["id"].to_string());
         far.say_text(&answer).await;
-        let cause = format!("the answer cannot be read: {}", answer.replace(['\n', '\u{1}'], " ")).into();
+        let cause: Arc<str> = format!("the answer cannot be read: {}", answer.replace(['\n', '\u{1}'], " ")).into();
+        let doubt = Some(Refusal { status: None, code: None, message: cause.as_ref().into(), gate: false });
         let failure = FailureClass::Transport.into();
         let settled = timeout(WHY_TIMEOUT, call.answer()).await.expect("settled at once");
-        assert_eq!(settled.unwrap_err(), CallFailure { sent: Sent::Maybe, failure, cause });
+        assert_eq!(settled.unwrap_err(), CallFailure { sent: Sent::Maybe, failure, cause, doubt });
         drop(call);
         assert!(far.is_quiet().await, "there is nothing to cancel");
     }
@@ -303,8 +304,12 @@ async fn a_frame_that_failed_by_itself_fails_its_call_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_failed_is_explained_by_what_the_process_died_of() {
-    let failure =
-        |cause: &str| SendFailure { failure: FailureClass::Transport.into(), sent: Sent::No, cause: cause.into() };
+    let failure = |cause: &str| SendFailure {
+        failure: FailureClass::Transport.into(),
+        sent: Sent::No,
+        cause: cause.into(),
+        doubt: None,
+    };
     let (wire, mut far) = wire();
     far.control.process.store(true, Ordering::Relaxed);
     let notify = wire.notify("notifications/initialized", None);
