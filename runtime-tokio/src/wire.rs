@@ -84,13 +84,11 @@ struct Shared {
     /// The start that `last_inbound` counts from.
     base: Instant,
     last_inbound: AtomicU64,
-    answered: AtomicBool,
-    /// A call has had a result.
-    served: AtomicBool,
     /// What was answered with a result, of what can be asked again without harm.
     known: AtomicU8,
     /// Takes what raises doubt and has no caller that settles it.
     doubts: OnceLock<Doubts>,
+    answers: Mutex<Answers>,
     stats: Stats,
 }
 
@@ -153,6 +151,17 @@ pub(crate) struct WireStats {
     pub(crate) unreadable: u64,
     /// Frames that found no room: too many before a view was attached, or pings faster than their answers can leave.
     pub(crate) dropped: u64,
+}
+
+/// The answers since they were last looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answers {
+    /// A call was answered.
+    pub(crate) answered: bool,
+    /// A call got a result that is none of an error (`isError`).
+    pub(crate) served: bool,
+    /// The latest time at which anything was sent that was answered, pings and listings included.
+    pub(crate) sent: Option<Instant>,
 }
 
 /// How often the server said that a list changed.
@@ -221,10 +230,9 @@ impl Wire {
             ids,
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
-            answered: AtomicBool::new(false),
-            served: AtomicBool::new(false),
             known: AtomicU8::new(0),
             doubts: OnceLock::new(),
+            answers: Mutex::default(),
             stats: Stats::default(),
         }));
         tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
@@ -415,16 +423,6 @@ impl Wire {
         });
     }
 
-    /// Notes that a call has had a result.
-    pub(crate) fn note_served(&self) {
-        self.0.served.store(true, Ordering::Release);
-    }
-
-    /// Whether a call has had a result since this was last asked.
-    pub(crate) fn take_served(&self) -> bool {
-        self.0.served.swap(false, Ordering::AcqRel)
-    }
-
     /// Whether a request of this method, one of [`HARMLESS`], was answered with a result.
     pub(crate) fn knows(&self, method: &str) -> bool {
         let known = self.0.known.load(Ordering::Acquire);
@@ -448,9 +446,9 @@ impl Wire {
         self.0.tasks.spawn_on(task.in_current_span(), &self.0.runtime);
     }
 
-    /// Whether a request was answered since this was last asked.
-    pub(crate) fn take_answered(&self) -> bool {
-        self.0.answered.swap(false, Ordering::AcqRel)
+    /// The answers since this was last asked.
+    pub(crate) fn take_answers(&self) -> Answers {
+        std::mem::take(&mut *self.0.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// When the oldest open request was made.
@@ -580,14 +578,15 @@ impl Wire {
                     self.settle(number, *outcome);
                     return None;
                 }
-                Some(number) if self.0.open.close_view(number) => {
-                    self.0.answered.store(true, Ordering::Release);
-                    match outcome {
-                        Ok(_) => self.note_served(),
-                        Err(error) => self.raise("", Raised::Error(&RpcError::parse(error))),
+                Some(number) => {
+                    if let Some(sent) = self.0.open.close_view(number) {
+                        self.note_answer(sent, true, *outcome);
+                        if let Err(error) = outcome {
+                            self.raise("", Raised::Error(&RpcError::parse(error)));
+                        }
                     }
                 }
-                Some(_) | None => {}
+                None => {}
             },
             Frame::Request { id, method, .. } if method == "ping" => {
                 self.reply(frame::result(id, "{}"));
@@ -641,13 +640,10 @@ impl Wire {
             tracing::debug!(epoch = %self.0.epoch, id, "dropped an answer that nobody waits for");
             return;
         };
-        // A pong is a sign of life, but no call was answered.
-        if !call.uncounted {
-            self.0.answered.store(true, Ordering::Release);
-        }
         if let (Some(bit), Ok(_)) = (call.harmless, outcome) {
             self.0.known.fetch_or(1 << bit, Ordering::AcqRel);
         }
+        self.note_answer(call.sent, !call.uncounted, outcome);
         drop(call.answer.send(Ok(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned))));
     }
 
@@ -659,8 +655,17 @@ impl Wire {
             drop(call.answer.send(Err(cause.into())));
             return None;
         }
-        let id = serde_json::value::to_raw_value(&id).ok().filter(|_| self.0.open.close_view(id))?;
+        let id = serde_json::value::to_raw_value(&id).ok().filter(|_| self.0.open.close_view(id).is_some())?;
         Some(frame::error(&id, ErrorCode::INTERNAL_ERROR.0, &cause))
+    }
+
+    /// Notes an answer to something that was sent then. A pong is a sign of life, but no call was answered.
+    fn note_answer(&self, sent: Instant, call: bool, outcome: Result<&RawValue, &RawValue>) {
+        let served = call && outcome.is_ok_and(|result| !is_error(result));
+        let mut answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.answered |= call;
+        answers.served |= served;
+        answers.sent = answers.sent.max(Some(sent));
     }
 
     fn note(&self, method: &str, params: Option<&RawValue>) {
@@ -760,6 +765,17 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.finish(closed_here());
     }
+}
+
+/// Whether a result is a tool's way to say that it failed, without reading it where the word does not occur.
+fn is_error(result: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Outcome {
+        #[serde(rename = "isError", default)]
+        is_error: bool,
+    }
+    result.get().contains("\"isError\"")
+        && serde_json::from_str::<Outcome>(result.get()).is_ok_and(|outcome| outcome.is_error)
 }
 
 fn closed_here() -> Ended {

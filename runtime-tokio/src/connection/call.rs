@@ -27,7 +27,7 @@ use crate::session::doubt::{HEADER_MISMATCH, Verdict};
 use crate::wire::relay::TakenBack;
 use crate::wire::{Answer, CallFailure, ProgressToken, RequestOptions};
 
-/// How long nothing must have come in for a call that its caller drops to count as one without a reply.
+/// How long nothing must have come in for a call that its caller drops to be a reason to ask the server.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How many `input_required` rounds one call may take (what the other SDKs allow).
 const MAX_ROUNDS: u32 = 10;
@@ -449,7 +449,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A call that its caller stopped waiting for after a silence is one without a reply, as one whose deadline passed.
+/// A call that its caller stops waiting for: after a silence that is a reason to ask the server for a sign of life.
 struct Dropped<'a> {
     shared: &'a Shared,
     session: &'a Session,
@@ -461,8 +461,7 @@ impl Drop for Dropped<'_> {
     fn drop(&mut self) {
         let silent = self.session.wire().last_inbound() <= self.sent && self.sent.elapsed() >= SILENCE;
         if self.armed && silent {
-            let (noted, _) = oneshot::channel();
-            self.shared.command(Command::NoReply { epoch: self.session.epoch(), sent: self.sent, noted });
+            self.shared.command(Command::Silence { epoch: self.session.epoch(), sent: self.sent });
         }
     }
 }

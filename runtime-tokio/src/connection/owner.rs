@@ -120,6 +120,11 @@ impl Owner {
                 self.step(Input::NoReply { epoch, sent }, None);
                 _ = noted.send(()); // the caller may be gone
             }
+            Command::Silence { epoch, sent } => {
+                let sent = self.clock.timestamp(sent);
+                self.sample();
+                self.step(Input::Silence { epoch, sent }, None);
+            }
             Command::Answered => self.sample(),
             Command::Silent => self.notice_suspend(),
             Command::Turn(done) => _ = done.send(()), // the caller may be gone
@@ -180,19 +185,19 @@ impl Owner {
         }
     }
 
-    /// Tells the machine what the calls know: when something last came in, whether a call was answered, how old the
-    /// oldest open one is.
+    /// Tells the machine what the calls know: when something last came in, which answers there were, how old the oldest
+    /// open call is.
     fn sample(&mut self) {
         let State::Ready { epoch, .. } = self.machine.snapshot().state else { return };
         let Some(session) = self.live.as_ref().and_then(|live| live.session.as_ref()) else { return };
         let wire = session.wire();
-        let answered = wire.take_answered();
+        let answers = wire.take_answers();
         let input = Input::Traffic {
             epoch,
             inbound: self.clock.timestamp(wire.last_inbound()),
-            answered,
-            served: wire.take_served(),
-            answered_to: None,
+            answered: answers.answered,
+            served: answers.served,
+            answered_to: answers.sent.map(|at| self.clock.timestamp(at)),
             oldest: wire.oldest_open().map(|at| self.clock.timestamp(at)),
         };
         self.handle(self.clock.now(), input, None);

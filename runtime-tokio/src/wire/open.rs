@@ -84,16 +84,16 @@ impl OpenRequests {
         }
     }
 
-    /// Takes a request of the view out; `false` when it is not open.
-    pub(crate) fn close_view(&self, id: u64) -> bool {
-        let was_open = {
+    /// Takes a request of the view out, and tells when it was sent; `None` when it is not open.
+    pub(crate) fn close_view(&self, id: u64) -> Option<Instant> {
+        let sent = {
             let mut table = self.lock();
-            let was_open = table.view.remove(&id).is_some();
+            let sent = table.view.remove(&id);
             table.shrink();
-            was_open
+            sent
         };
         self.settled.notify_waiters();
-        was_open
+        sent
     }
 
     /// Tells a request of ours that it makes progress.

@@ -479,18 +479,18 @@ async fn the_facts_of_liveness_are_kept() {
     advance(Duration::from_secs(1)).await;
     wire.view_asked(3);
     assert_eq!((wire.oldest_open(), wire.open_count()), (Some(start + Duration::from_secs(2)), 2));
-    assert!(!wire.take_answered());
+    assert!(!wire.take_answers().answered);
     far.say(json!({ "jsonrpc": "2.0", "method": "notifications/message" })).await;
     settle().await;
     assert_eq!(wire.last_inbound(), start + Duration::from_secs(3));
-    assert!(!wire.take_answered());
+    assert!(!wire.take_answers().answered);
     far.answer(&request, json!(1)).await;
     settle().await;
-    assert!(wire.take_answered() && !wire.take_answered());
+    assert!(wire.take_answers().answered && !wire.take_answers().answered);
     assert_eq!(wire.oldest_open(), Some(start + Duration::from_secs(3)));
     far.say(json!({ "jsonrpc": "2.0", "id": 3, "error": {} })).await;
     settle().await;
-    assert!(wire.take_answered());
+    assert!(wire.take_answers().answered);
     assert_eq!((wire.oldest_open(), wire.open_count()), (None, 0));
     drop(first);
 }

@@ -106,7 +106,7 @@ async fn typed_calls_go_and_come() {
     assert_eq!(first.await.unwrap().unwrap()["content"][0]["text"], "one");
     assert_eq!(second.await.unwrap().unwrap()["content"][0]["text"], "two");
     assert_eq!(wire.open_count(), 0);
-    assert!(wire.take_answered());
+    assert!(wire.take_answers().answered);
     // Our own requests are answered beside the view.
     let mut own = wire.request("ping", None, Default::default());
     let (answer, ()) = tokio::join!(own.answer(), async {
