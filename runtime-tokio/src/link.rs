@@ -135,6 +135,11 @@ impl Outbound {
         Progress(self.stage.clone())
     }
 
+    /// Whether its sender has given it up before it was begun.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == GIVEN_UP
+    }
+
     /// Resolves when its sender has given it up, whether it was begun or not: an exchange of it may be ended. Never for
     /// a frame whose fate interests nobody.
     pub async fn given_up(&mut self) {
@@ -366,6 +371,9 @@ pub struct LinkFacts {
     pub noise: u64,
     /// The last lines that a child wrote to stderr.
     pub stderr_tail: Vec<String>,
+    /// How many requests and notifications of the server were more than is taken at once: 256 requests and, for a typed
+    /// handler, 1,024 notifications.
+    pub refused: u64,
 }
 
 /// Why a channel could not be opened.

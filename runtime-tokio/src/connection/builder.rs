@@ -13,6 +13,7 @@ use tracing::Instrument as _;
 
 use crate::clock::{Clock, SuspendDetector, unix_millis};
 use crate::connection::Connection;
+use crate::connection::durations::Durations;
 use crate::connection::epoch::Dialler;
 use crate::connection::event::Telling;
 use crate::connection::gate::Entrance;
@@ -237,6 +238,7 @@ impl Builder {
             doubts: Arc::new(AskMemory::new(self.tuning.config.retry_after_max())),
         });
         let clock = Clock::start();
+        let suspend = Arc::new(SuspendDetector::start());
         let header = Header {
             name: spec.name.to_string(),
             origin: Some(unix_millis()),
@@ -265,6 +267,8 @@ impl Builder {
             tuning: RwLock::new(self.tuning),
             in_flight: InFlight::new(self.tuning.max_in_flight, meters.clone()),
             meters: meters.clone(),
+            suspend: suspend.clone(),
+            durations: Durations::default(),
         };
         let span = tracing::info_span!("connection", server = %spec.name);
         let recording = self.recorder.and_then(|recorder| match recorder.start(header, span.clone()) {
@@ -277,7 +281,7 @@ impl Builder {
         let mut owner = Owner {
             machine,
             clock,
-            suspend: SuspendDetector::start(),
+            suspend,
             dialler: Dialler { spec, notes, tasks: TaskTracker::new(), entrance: Arc::new(self.entrance) },
             inbox,
             published: publisher,

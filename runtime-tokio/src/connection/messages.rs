@@ -23,8 +23,8 @@ pub(crate) enum Command {
     Silence { epoch: Epoch, sent: Instant },
     /// A call was answered while there were strikes.
     Answered,
-    /// A call found the session silent for longer than `keepalive`: the host may have slept.
-    Silent,
+    /// A call found that the host had slept. It goes on when the session has been asked.
+    Resumed(oneshot::Sender<()>),
     /// Answered when what was asked for before has been done.
     Turn(oneshot::Sender<()>),
     /// For the subscribers.

@@ -25,7 +25,7 @@ use crate::trace::Recording;
 pub(crate) struct Owner {
     pub(crate) machine: ConnectionMachine,
     pub(crate) clock: Clock,
-    pub(crate) suspend: SuspendDetector,
+    pub(crate) suspend: Arc<SuspendDetector>,
     pub(crate) dialler: Dialler,
     pub(crate) inbox: Inbox,
     pub(crate) published: watch::Sender<Published>,
@@ -126,7 +126,11 @@ impl Owner {
                 self.step(Input::Silence { epoch, sent }, None);
             }
             Command::Answered => self.sample(),
-            Command::Silent => self.notice_suspend(),
+            Command::Resumed(noted) => {
+                tracing::info!("the host was suspended");
+                self.handle(self.clock.now(), Input::Resumed { by_call: true }, None);
+                _ = noted.send(()); // the caller may be gone
+            }
             Command::Turn(done) => _ = done.send(()), // the caller may be gone
             Command::Tell(event) => self.tell(event),
             Command::Lost { epoch, failure, cause } => self.lost(Input::Lost { epoch, failure }, epoch, cause),
