@@ -54,11 +54,21 @@ pub trait Connector: Send + Sync + 'static {
         None
     }
 
+    /// How long a call that may be sent again may leave a silent server unasked, where the caller has no wish of its own
+    /// ([`CallOptions::hung_after`](crate::CallOptions::hung_after) of a front). Default: 65 s, longer than hosts wait, for
+    /// a new session may cost a process.
+    fn hung_after(&self) -> Duration {
+        HUNG_AFTER
+    }
+
     /// How long [`LinkControl::close`] may take at most; `close_timeout` must be above it. Default: no time.
     fn close_bound(&self) -> Duration {
         Duration::ZERO
     }
 }
+
+/// See [`Connector::hung_after`].
+const HUNG_AFTER: Duration = Duration::from_secs(65);
 
 /// The terms of one attempt, for a [`Connector`].
 #[derive(Clone, Debug)]

@@ -19,6 +19,7 @@ use crate::connection::inbox::{Inbox, Message};
 use crate::connection::messages::{Command, Note, What};
 use crate::connection::metrics::Meters;
 use crate::connection::published::{Observer, Outlook, Published};
+use crate::options::OnPark;
 use crate::session::catalogue::{Catalogue, CatalogueDiff};
 use crate::trace::Recording;
 
@@ -36,6 +37,8 @@ pub(crate) struct Owner {
     pub(crate) cause: Option<Arc<str>>,
     /// Whether a warning has told that it flaps, since the last session that proved itself.
     pub(crate) flapped_before: bool,
+    /// The tools that are offered while the server is parked.
+    pub(crate) on_park: OnPark,
     pub(crate) recording: Option<Box<Recording>>,
 }
 
@@ -322,6 +325,9 @@ impl Owner {
     }
 
     fn withdraw(&self) {
+        if self.on_park == OnPark::Keep && matches!(self.machine.snapshot().status, Status::Parked(_)) {
+            return;
+        }
         if self.published.send_if_modified(|published| published.catalogue.take().is_some()) {
             if let Some(observer) = &self.observer {
                 observer.offered(None);
