@@ -615,9 +615,11 @@ impl Wire {
                 }
                 Some(number) => {
                     if let Some(sent) = self.0.open.close_view(number) {
-                        self.note_answer(sent, true, *outcome);
-                        if let Err(error) = outcome {
-                            self.raise("", Raised::Error(&RpcError::parse(error)));
+                        self.note_answer(sent, true);
+                        match outcome {
+                            Ok(result) if is_error(result) => {}
+                            Ok(_) => self.note_served(),
+                            Err(error) => self.raise("", Raised::Error(&RpcError::parse(error))),
                         }
                     }
                 }
@@ -708,7 +710,7 @@ impl Wire {
         if let (Some(bit), Ok(_)) = (call.harmless, outcome) {
             self.0.known.fetch_or(1 << bit, Ordering::AcqRel);
         }
-        self.note_answer(call.sent, !call.uncounted, outcome);
+        self.note_answer(call.sent, !call.uncounted);
         drop(call.answer.send(Ok(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned))));
     }
 
@@ -725,12 +727,15 @@ impl Wire {
     }
 
     /// Notes an answer to something that was sent then. A pong is a sign of life, but no call was answered.
-    fn note_answer(&self, sent: Instant, call: bool, outcome: Result<&RawValue, &RawValue>) {
-        let served = call && outcome.is_ok_and(|result| !is_error(result));
+    fn note_answer(&self, sent: Instant, call: bool) {
         let mut answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.answered |= call;
-        answers.served |= served;
         answers.sent = answers.sent.max(Some(sent));
+    }
+
+    /// Notes that a call has had a result.
+    pub(crate) fn note_served(&self) {
+        self.0.answers.lock().unwrap_or_else(PoisonError::into_inner).served = true;
     }
 
     /// Notes the progress of a call: its token, and what to do with it.

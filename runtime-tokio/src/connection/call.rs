@@ -230,11 +230,11 @@ impl<'a> Call<'a> {
 
     /// A session that the request may go to, and a place among those in flight.
     async fn enter(&self, want: Want, place: &mut Option<Permit>) -> Result<Arc<Session>, CallError> {
-        let wait_until = self.until.min(deadline(self.options.max_wait));
+        let wait_until = self.patience.until().min(deadline(self.options.max_wait));
         let session = self.shared.acquire(want, wait_until).await?;
         // A place is for what the server gets: a call that waits for a session keeps no other from it.
         if place.is_none() {
-            let entered = timeout_at(self.until, self.shared.in_flight.enter()).await;
+            let entered = timeout_at(self.patience.until(), self.shared.in_flight.enter()).await;
             *place = Some(entered.map_err(|_| CallError::Busy)?);
         }
         match self.target {
@@ -259,7 +259,7 @@ impl<'a> Call<'a> {
             self.shared.command(Command::Tell(Event::Suspect { code }));
         }
         let asked = match &doubt {
-            Some(doubt) => asker.settle(doubt, self.until).await,
+            Some(doubt) => asker.settle(doubt, self.patience.until()).await,
             None => Verdict::Well,
         };
         let over = matches!(asked, Verdict::Gone(_) | Verdict::Lost | Verdict::Ended);
@@ -301,13 +301,15 @@ impl<'a> Call<'a> {
     ) -> Result<(), CallError> {
         let (epoch, class) = (session.epoch(), failure.class);
         if class == FailureClass::RateLimited {
-            let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
+            let bound = self.shared.tuning().config.retry_after_max();
+            let retry_after = failure.retry_after.map(|after| after.min(bound));
+            let limited = CallError::RateLimited { epoch, retry_after, cause };
             return Err(so_far.unknown.take().unwrap_or(limited));
         }
         let mut decision = self.options.replay.decide(sent, effect, so_far.resends, so_far.round);
         if decision == ReplayDecision::Resend && !over {
             // A session that goes on will refuse again what it has refused as it is; and its caller may have no time left.
-            let in_vain = sent == Sent::Refused || so_far.resends > 0 || Instant::now() >= self.until;
+            let in_vain = sent == Sent::Refused || so_far.resends > 0 || Instant::now() >= self.patience.until();
             decision = match sent {
                 _ if !in_vain => ReplayDecision::Resend,
                 Sent::Maybe => ReplayDecision::OutcomeUnknown,
@@ -335,7 +337,7 @@ impl<'a> Call<'a> {
 
     /// Lists the tools once: the headers that their arguments are wanted in may have changed.
     async fn list_again(&self, session: &Session) {
-        drop(timeout_at(self.until, list::<Tool>(session.wire(), session.established())).await);
+        drop(timeout_at(self.patience.until(), list::<Tool>(session.wire(), session.established())).await);
         session.wire().presume_changes();
     }
 

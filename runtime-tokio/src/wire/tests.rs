@@ -709,12 +709,18 @@ async fn m4_answers_tell_what_they_answer_and_whether_it_was_a_result() {
     settle().await;
     let sent = Some(start + Duration::from_secs(1));
     assert_eq!(wire.take_answers(), Answers { answered: false, served: false, sent });
-    far.answer(&request, json!({ "content": [], "isError": true })).await;
+    far.answer(&request, json!({ "content": [] })).await;
     drop(call.answer().await);
     assert_eq!(wire.take_answers(), Answers { answered: true, served: false, sent: Some(start) });
-    let (mut call, request) = written(&wire, &mut far).await;
-    far.answer(&request, json!({ "content": [{ "text": "\"isError\":true" }] })).await;
-    drop(call.answer().await);
-    assert!(wire.take_answers().served);
+    // Of what a view has asked, the wire sees the result.
+    for (result, served) in [
+        (json!({ "content": [], "isError": true }), false),
+        (json!({ "content": [{ "text": "\"isError\":true" }] }), true),
+    ] {
+        wire.view_asked(7);
+        far.say(json!({ "jsonrpc": "2.0", "id": 7, "result": result })).await;
+        settle().await;
+        assert_eq!(wire.take_answers().served, served, "{result}");
+    }
     assert_eq!(wire.take_answers(), Answers::default());
 }
