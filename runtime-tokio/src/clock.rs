@@ -1,5 +1,6 @@
 //! The one place that reads clocks.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use mcp_reconnect_core::Timestamp;
@@ -51,32 +52,35 @@ pub(crate) fn unix_millis() -> u64 {
 
 /// Notices that the host slept: the wall clock went on, the monotonic one did not.
 ///
-/// Real clocks on purpose: they are what a suspend tears apart, and tokio's may be paused.
+/// Real clocks on purpose: they are what a suspend tears apart, and tokio's may be paused. Shared by all that look: each
+/// suspend is noticed once.
 #[derive(Debug)]
 pub(crate) struct SuspendDetector {
-    wall: SystemTime,
-    monotonic: std::time::Instant,
+    origin: std::time::Instant,
+    /// How far the wall clock was ahead of the monotonic one when somebody looked last, in milliseconds.
+    ahead: AtomicI64,
 }
 
 impl SuspendDetector {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     pub(crate) fn start() -> Self {
-        Self { wall: SystemTime::now(), monotonic: std::time::Instant::now() }
+        let detector = Self { origin: std::time::Instant::now(), ahead: AtomicI64::new(0) };
+        detector.resumed();
+        detector
     }
 
     /// Whether the host slept since this was last asked.
-    pub(crate) fn resumed(&mut self) -> bool {
-        let now = Self::start();
-        // A wall clock that was set back is no suspend.
-        let wall = now.wall.duration_since(self.wall).unwrap_or_default();
-        let slept = is_gap(wall, now.monotonic.saturating_duration_since(self.monotonic));
-        *self = now;
-        slept
+    pub(crate) fn resumed(&self) -> bool {
+        let wall = i64::try_from(unix_millis()).unwrap_or(i64::MAX);
+        let monotonic = i64::try_from(self.origin.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.noted(wall.saturating_sub(monotonic))
     }
-}
 
-fn is_gap(wall: Duration, monotonic: Duration) -> bool {
-    wall.saturating_sub(monotonic) > SUSPEND
+    /// A wall clock that was set back is no suspend.
+    fn noted(&self, ahead: i64) -> bool {
+        let before = self.ahead.swap(ahead, Ordering::AcqRel);
+        u64::try_from(ahead.saturating_sub(before)).is_ok_and(|gap| Duration::from_millis(gap) > SUSPEND)
+    }
 }
 
 #[cfg(test)]
@@ -84,12 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_wall_clock_that_ran_ahead_is_a_suspend() {
-        let seconds = Duration::from_secs;
-        assert!(is_gap(seconds(8 * 3600), seconds(60)));
-        assert!(!is_gap(seconds(65), seconds(60)));
-        assert!(!is_gap(seconds(0), seconds(3600)));
-        assert!(!is_gap(seconds(3600), seconds(3600)));
+    fn only_a_wall_clock_that_ran_ahead_is_a_suspend_and_is_noticed_once() {
+        let detector = SuspendDetector::start();
+        let now = detector.ahead.load(Ordering::Acquire);
+        assert!(!detector.noted(now + 5_000));
+        assert!(detector.noted(now + 8 * 3_600_000));
+        assert!(!detector.noted(now + 8 * 3_600_000));
+        assert!(!detector.noted(now), "set back");
+        assert!(!detector.resumed());
     }
 
     #[tokio::test(start_paused = true)]

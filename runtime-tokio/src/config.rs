@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use mcp_reconnect_core::{Config, ConfigBuilder};
 
-pub use crate::options::{CataloguePolicy, Connect};
+pub use crate::options::{CataloguePolicy, Connect, OnPark};
 pub use endpoint::{Custom, Endpoint, Http, Stdio};
 pub use filter::ToolFilter;
 pub use places::usual_places;
@@ -113,6 +113,8 @@ pub struct ServerConfig {
     pub tools: ToolFilter,
     /// The reaction to a known tool that changes. Default [`CataloguePolicy::Accept`].
     pub on_change: CataloguePolicy,
+    /// The tools that are offered while it is parked. Default [`OnPark::Withdraw`].
+    pub on_park: OnPark,
 }
 
 impl ServerConfig {
@@ -132,6 +134,7 @@ impl ServerConfig {
             probe_patience: crate::options::PROBE_PATIENCE,
             tools: ToolFilter::default(),
             on_change: CataloguePolicy::default(),
+            on_park: OnPark::default(),
         }
     }
 
@@ -165,6 +168,7 @@ impl ServerConfig {
             .era(self.era)
             .require(self.require)
             .probe_patience(self.probe_patience)
+            .on_park(self.on_park)
     }
 
     /// The settings that can be changed while the connection lives.

@@ -2,6 +2,7 @@
 
 pub(crate) mod builder;
 mod call;
+mod durations;
 mod epoch;
 mod event;
 pub(crate) mod gate;
@@ -15,6 +16,7 @@ pub mod metrics;
 #[path = "connection/no_metrics.rs"]
 mod metrics;
 mod owner;
+mod patience;
 pub(crate) mod published;
 mod raw;
 mod status;

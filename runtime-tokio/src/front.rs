@@ -59,7 +59,8 @@ pub struct FrontOptions {
     /// How long `initialize`, `server/discover` and lists wait for a server that is not there. Default 5 s.
     pub start_wait: Duration,
     /// What calls may take. A host has its own patience and cancels, so that the default `timeout` is a day; a call waits
-    /// 30 s for a session; one that may be sent again gives a silent server up after 25 s.
+    /// 30 s for a session; one that may be sent again gives a silent server up after what its connector says
+    /// ([`Connector::hung_after`](crate::link::Connector::hung_after)) where `hung_after` is `None`.
     pub calls: CallOptions,
     /// Where to keep what the server says of itself, for the next start. Default: nowhere.
     pub cache: Option<PathBuf>,
@@ -80,7 +81,7 @@ impl Default for FrontOptions {
                 max_timeout: None,
                 max_wait: Duration::from_secs(30),
                 replay: ReplayPolicy::Annotated,
-                hung_after: Some(Duration::from_secs(25)),
+                hung_after: None,
             },
             cache: None,
             tools: ToolFilter::default(),
@@ -109,7 +110,8 @@ pub struct Front {
 impl Front {
     /// A front for the server of this connection, which is begun with the host's first message. Its handler and its era
     /// are the front's to set.
-    pub fn new(upstream: Builder, options: FrontOptions) -> Self {
+    pub fn new(upstream: Builder, mut options: FrontOptions) -> Self {
+        options.calls.hung_after.get_or_insert(upstream.connector().hung_after());
         Self { upstream, options, seat: Seat::default() }
     }
 

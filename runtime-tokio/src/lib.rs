@@ -68,7 +68,7 @@ pub use mcp_reconnect_core as core;
 pub use mcp_reconnect_http::{Credentials, HttpServer, Refresh, Resolve};
 #[cfg(unix)]
 pub use mcp_reconnect_stdio::{CloseGraces, ServerCommand};
-pub use options::{CallOptions, Require, Tuning};
+pub use options::{CallOptions, OnPark, Require, Tuning};
 pub use protocol::{Era, EraFacts, EraPolicy};
 pub use session::Session;
 pub use session::catalogue::{Catalogue, CatalogueDiff, Changes, Item, Part};

@@ -54,11 +54,21 @@ pub trait Connector: Send + Sync + 'static {
         None
     }
 
+    /// How long a call that may be sent again may leave a silent server unasked, where the caller has no wish of its own
+    /// ([`CallOptions::hung_after`](crate::CallOptions::hung_after) of a front). Default: 65 s, longer than hosts wait, for
+    /// a new session may cost a process.
+    fn hung_after(&self) -> Duration {
+        HUNG_AFTER
+    }
+
     /// How long [`LinkControl::close`] may take at most; `close_timeout` must be above it. Default: no time.
     fn close_bound(&self) -> Duration {
         Duration::ZERO
     }
 }
+
+/// See [`Connector::hung_after`].
+const HUNG_AFTER: Duration = Duration::from_secs(65);
 
 /// The terms of one attempt, for a [`Connector`].
 #[derive(Clone, Debug)]
@@ -133,6 +143,11 @@ impl Outbound {
     /// Tells how far it is, for a transport that learns it while the frame is on its way.
     pub fn progress(&self) -> Progress {
         Progress(self.stage.clone())
+    }
+
+    /// Whether its sender has given it up before it was begun.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == GIVEN_UP
     }
 
     /// Resolves when its sender has given it up, whether it was begun or not: an exchange of it may be ended. Never for
@@ -366,6 +381,9 @@ pub struct LinkFacts {
     pub noise: u64,
     /// The last lines that a child wrote to stderr.
     pub stderr_tail: Vec<String>,
+    /// How many requests and notifications of the server were more than is taken at once: 256 requests and, for a typed
+    /// handler, 1,024 notifications.
+    pub refused: u64,
 }
 
 /// Why a channel could not be opened.

@@ -74,6 +74,16 @@ pub enum Require {
     Tools,
 }
 
+/// The tools of a server that is parked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnPark {
+    /// They are withdrawn until it is back.
+    #[default]
+    Withdraw,
+    /// They stay offered, so that no host has to see its list change; a call dials.
+    Keep,
+}
+
 /// The reaction to a tool that is not as it was when it was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -83,7 +83,9 @@ impl Session {
     pub fn facts(&self) -> LinkFacts {
         let mut facts = self.wire.control().facts();
         // Frames that looked like messages to the transport and are none.
-        facts.noise += self.wire.stats().unreadable;
+        let stats = self.wire.stats();
+        facts.noise += stats.unreadable;
+        facts.refused += stats.refused;
         facts
     }
 

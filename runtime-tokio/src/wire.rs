@@ -1,8 +1,10 @@
 //! The one reader of an epoch's link: matches answers, keeps the facts of liveness, passes the rest to the view.
 
+pub(crate) mod asks;
 mod call;
 pub(crate) mod mailbox;
 mod open;
+pub(crate) mod progress;
 mod queue;
 pub(crate) mod relay;
 mod relayed;
@@ -15,13 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures::future::Either;
 use mcp_reconnect_core::{Epoch, Failure, FailureClass};
 use rmcp::model::ErrorCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,8 +35,10 @@ use crate::watched::Watched;
 pub(crate) use call::{Answer, Call, CallFailure};
 pub(crate) use relayed::Relayed;
 
+use asks::{Asks, StandStill};
 use mailbox::{Mailbox, MailboxReader, mailbox};
-use open::{OpenCall, OpenRequests};
+use open::{Noted, OpenCall, OpenRequests};
+use progress::{CallProgress, Tellings, Told};
 
 /// Our own request ids start here; a view counts from 0, so answers are told apart by id alone.
 pub(crate) const FIRST_ID: u64 = 1 << 30;
@@ -76,6 +79,10 @@ struct Shared {
     given_up: AtomicBool,
     news: Watched<News>,
     open: OpenRequests,
+    /// What the server has asked and was not answered.
+    asks: Asks,
+    /// Progress on its way to a typed handler.
+    tellings: Tellings,
     view: Mutex<Option<MailboxReader>>,
     /// Takes what the server asks and tells, until the end.
     relayed: Mutex<Option<Box<Relayed>>>,
@@ -84,13 +91,11 @@ struct Shared {
     /// The start that `last_inbound` counts from.
     base: Instant,
     last_inbound: AtomicU64,
-    answered: AtomicBool,
-    /// A call has had a result.
-    served: AtomicBool,
     /// What was answered with a result, of what can be asked again without harm.
     known: AtomicU8,
     /// Takes what raises doubt and has no caller that settles it.
     doubts: OnceLock<Doubts>,
+    answers: Mutex<Answers>,
     stats: Stats,
 }
 
@@ -131,10 +136,12 @@ struct Notices {
     sending: bool,
 }
 
-/// A frame that nobody waits for.
+/// A frame that takes its place at once.
 enum Notice {
     Cancel(Box<str>),
     Reply(Box<str>),
+    /// One whose sender waits for its fate.
+    Frame(Outbound),
 }
 
 #[derive(Default)]
@@ -142,6 +149,7 @@ struct Stats {
     late: AtomicU64,
     unreadable: AtomicU64,
     dropped: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// Counts of the frames that a wire left out.
@@ -153,6 +161,19 @@ pub(crate) struct WireStats {
     pub(crate) unreadable: u64,
     /// Frames that found no room: too many before a view was attached, or pings faster than their answers can leave.
     pub(crate) dropped: u64,
+    /// Requests and notifications of the server beyond what is taken at once.
+    pub(crate) refused: u64,
+}
+
+/// The answers since they were last looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answers {
+    /// A call was answered.
+    pub(crate) answered: bool,
+    /// A call got a result that is none of an error (`isError`).
+    pub(crate) served: bool,
+    /// The latest time at which anything was sent that was answered, pings and listings included.
+    pub(crate) sent: Option<Instant>,
 }
 
 /// How often the server said that a list changed.
@@ -178,6 +199,10 @@ pub(crate) struct RequestOptions<'a> {
     pub(crate) counts_until: Option<Instant>,
     /// Its caller settles doubts about its answer. Without this the wire raises them.
     pub(crate) held: bool,
+    /// What was told of the progress of the caller's own token, by earlier sendings too.
+    pub(crate) told: Option<&'a Arc<Told>>,
+    /// The deadline of its caller, which stands still while the server asks for something.
+    pub(crate) still: Option<&'a Arc<StandStill>>,
 }
 
 /// How a request asks for progress notifications.
@@ -215,16 +240,17 @@ impl Wire {
             given_up: AtomicBool::new(false),
             news: Watched::default(),
             open: OpenRequests::default(),
+            asks: Asks::default(),
+            tellings: Tellings::default(),
             view: Mutex::new(Some(reader)),
             relayed: Mutex::default(),
             attached: AtomicBool::new(false),
             ids,
             base: Instant::now(),
             last_inbound: AtomicU64::new(0),
-            answered: AtomicBool::new(false),
-            served: AtomicBool::new(false),
             known: AtomicU8::new(0),
             doubts: OnceLock::new(),
+            answers: Mutex::default(),
             stats: Stats::default(),
         }));
         tasks.spawn(wire.clone().pump(link.inbound, mailbox).in_current_span());
@@ -255,9 +281,9 @@ impl Wire {
         };
         let (outbound, fate) = Outbound::new(frame::request(id, method, text.as_deref().or(params)));
         let (sender, answer) = oneshot::channel();
-        let progress = (!matches!(options.progress, ProgressToken::None)).then(Arc::<Notify>::default);
+        let progress = (!matches!(options.progress, ProgressToken::None)).then(Arc::<CallProgress>::default);
         let token = match options.progress {
-            ProgressToken::Callers(token) => Some(token.get().into()),
+            ProgressToken::Callers(token) => Some(frame::canonical(token)),
             ProgressToken::None | ProgressToken::Own => None,
         };
         let call = OpenCall {
@@ -266,8 +292,11 @@ impl Wire {
             counts_until: options.counts_until,
             harmless: HARMLESS.iter().position(|harmless| *harmless == method),
             token,
+            told: options.told.cloned(),
+            told_before: options.told.and_then(|told| told.highest()),
             answer: sender,
             progress: progress.clone(),
+            still: options.still.cloned(),
         };
         self.0.open.open(id, call);
         let mut call = Call::new(self.clone(), id, (outbound, fate), answer, progress, options.uncancelled);
@@ -306,28 +335,11 @@ impl Wire {
     /// # Errors
     ///
     /// How far it got, and why not further.
-    pub(crate) fn send(
-        &self,
-        frame: Box<str>,
-    ) -> impl Future<Output = Result<(), SendFailure>> + Send + 'static + use<> {
+    pub(crate) fn send(&self, frame: Box<str>) -> Fate {
         let (outbound, fate) = Outbound::new(frame);
-        // Frames that find room are queued in the order in which they were given.
-        match self.0.outbound.try_send(outbound) {
-            Ok(()) => Either::Left(fate),
-            // Boxed, for it is rare, and rmcp's service has room for this future all the time.
-            Err(mpsc::error::TrySendError::Full(outbound) | mpsc::error::TrySendError::Closed(outbound)) => {
-                Either::Right(Box::pin(self.clone().wait_and_send(outbound, fate)))
-            }
-        }
-    }
-
-    async fn wait_and_send(self, outbound: Outbound, fate: Fate) -> Result<(), SendFailure> {
-        tokio::select! {
-            biased;
-            sent = self.0.outbound.send(outbound) => drop(sent), // an error has dropped the frame: its fate says so
-            () = self.0.token.cancelled() => {}
-        }
-        fate.await
+        // In the order in which they were given, with room and without: a frame that is lost here is told by its fate.
+        self.notice(Notice::Frame(outbound));
+        fate
     }
 
     /// Hands over the frames for a view, those that came so far first. `None` when it was taken already.
@@ -366,6 +378,28 @@ impl Wire {
             self.notice(Notice::Reply(frame));
         } else {
             self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A request of the server is open no more: it was answered, refused or taken back.
+    pub(crate) fn ask_over(&self, id: &RawValue) {
+        self.0.asks.end(id);
+    }
+
+    /// Whether a request of the server is open.
+    pub(crate) fn is_asked(&self, id: &RawValue) -> bool {
+        self.0.asks.is_open(id)
+    }
+
+    /// Progress with this token has been told to the handler.
+    pub(crate) fn progress_told(&self, token: &RawValue) {
+        self.0.tellings.end(&frame::canonical(token));
+    }
+
+    /// Counts a message of the server that is more than is taken at once.
+    pub(crate) fn note_refused(&self) {
+        if self.0.stats.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(epoch = %self.0.epoch, "the server asks or tells more than is taken at once");
         }
     }
 
@@ -415,16 +449,6 @@ impl Wire {
         });
     }
 
-    /// Notes that a call has had a result.
-    pub(crate) fn note_served(&self) {
-        self.0.served.store(true, Ordering::Release);
-    }
-
-    /// Whether a call has had a result since this was last asked.
-    pub(crate) fn take_served(&self) -> bool {
-        self.0.served.swap(false, Ordering::AcqRel)
-    }
-
     /// Whether a request of this method, one of [`HARMLESS`], was answered with a result.
     pub(crate) fn knows(&self, method: &str) -> bool {
         let known = self.0.known.load(Ordering::Acquire);
@@ -448,9 +472,9 @@ impl Wire {
         self.0.tasks.spawn_on(task.in_current_span(), &self.0.runtime);
     }
 
-    /// Whether a request was answered since this was last asked.
-    pub(crate) fn take_answered(&self) -> bool {
-        self.0.answered.swap(false, Ordering::AcqRel)
+    /// The answers since this was last asked.
+    pub(crate) fn take_answers(&self) -> Answers {
+        std::mem::take(&mut *self.0.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// When the oldest open request was made.
@@ -485,12 +509,18 @@ impl Wire {
 
     /// Counts the frames that were left out so far.
     pub(crate) fn stats(&self) -> WireStats {
-        let Stats { late, unreadable, dropped } = &self.0.stats;
+        let Stats { late, unreadable, dropped, refused } = &self.0.stats;
         WireStats {
             late: late.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
             dropped: dropped.load(Ordering::Relaxed),
+            refused: refused.load(Ordering::Relaxed),
         }
+    }
+
+    /// Queues a frame where there is room, or gives it back.
+    pub(crate) fn try_queue(&self, frame: Outbound) -> Result<(), Outbound> {
+        self.0.outbound.try_send(frame).map_err(mpsc::error::TrySendError::into_inner)
     }
 
     /// Waits for room in the link's queue; an error when the link takes no more.
@@ -561,6 +591,8 @@ impl Wire {
         });
         // It holds this wire.
         drop(self.0.relayed.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.0.asks.clear();
+        self.drop_notices();
         let lost = self.0.open.close_all();
         tracing::debug!(epoch = %self.0.epoch, lost, stats = ?self.stats(), "the wire is at its end");
         self.0.token.cancel();
@@ -574,27 +606,44 @@ impl Wire {
             self.0.news.update(|news| news.heard = true);
         }
         let frame = Frame::parse(&text);
+        let mut telling = None;
         match &frame {
             Frame::Response { id, outcome } => match id_number(id) {
                 Some(number) if number >= FIRST_ID => {
                     self.settle(number, *outcome);
                     return None;
                 }
-                Some(number) if self.0.open.close_view(number) => {
-                    self.0.answered.store(true, Ordering::Release);
-                    match outcome {
-                        Ok(_) => self.note_served(),
-                        Err(error) => self.raise("", Raised::Error(&RpcError::parse(error))),
+                Some(number) => {
+                    if let Some(sent) = self.0.open.close_view(number) {
+                        self.note_answer(sent, true);
+                        match outcome {
+                            Ok(result) if is_error(result) => {}
+                            Ok(_) => self.note_served(),
+                            Err(error) => self.raise("", Raised::Error(&RpcError::parse(error))),
+                        }
                     }
                 }
-                Some(_) | None => {}
+                None => {}
             },
             Frame::Request { id, method, .. } if method == "ping" => {
                 self.reply(frame::result(id, "{}"));
                 return None;
             }
-            Frame::Request { .. } => {}
-            Frame::Notification { method, params } => self.note(method, *params),
+            Frame::Request { id, method, .. } => {
+                if let Err((code, why)) = self.0.asks.begin(id, method, || self.0.open.deadlines()) {
+                    self.note_refused();
+                    self.reply(frame::error(id, code.0, why));
+                    return None;
+                }
+            }
+            Frame::Notification { method, params } if method == "notifications/progress" => {
+                match self.note_progress(*params) {
+                    Some((_, Noted::HeldBack)) => return None,
+                    Some((token, Noted::Passed(Some(progress)))) => telling = Some((token, progress)),
+                    Some((_, Noted::Passed(None))) | None => {}
+                }
+            }
+            Frame::Notification { method, .. } => self.note(method),
             Frame::Unreadable(why) => {
                 self.0.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(epoch = %self.0.epoch, "skipped a frame: {why}");
@@ -603,6 +652,9 @@ impl Wire {
         }
         if self.relayed(&frame) {
             return None;
+        }
+        if let Some((token, progress)) = &telling {
+            self.0.tellings.begin(token, progress);
         }
         self.to_view(text, mailbox)
     }
@@ -614,11 +666,25 @@ impl Wire {
         if attached {
             return Some(text);
         }
+        self.not_seen(&Frame::parse(&text));
         let dropped = self.0.stats.dropped.fetch_add(1, Ordering::Relaxed);
         if dropped == 0 {
             tracing::warn!(epoch = %self.0.epoch, "the server sends more before the handshake than is kept for it");
         }
         None
+    }
+
+    /// A message does not get to its handler: nothing waits for it there.
+    pub(crate) fn not_seen(&self, frame: &Frame<'_>) {
+        match frame {
+            Frame::Request { id, .. } => self.ask_over(id),
+            Frame::Notification { method, params: Some(params) } if method == "notifications/progress" => {
+                if let Some((token, _)) = progress_of(params) {
+                    self.progress_told(token);
+                }
+            }
+            Frame::Notification { .. } | Frame::Response { .. } | Frame::Unreadable(_) => {}
+        }
     }
 
     async fn wait_for_room(&self, text: Box<str>, mailbox: &Mailbox) {
@@ -641,13 +707,10 @@ impl Wire {
             tracing::debug!(epoch = %self.0.epoch, id, "dropped an answer that nobody waits for");
             return;
         };
-        // A pong is a sign of life, but no call was answered.
-        if !call.uncounted {
-            self.0.answered.store(true, Ordering::Release);
-        }
         if let (Some(bit), Ok(_)) = (call.harmless, outcome) {
             self.0.known.fetch_or(1 << bit, Ordering::AcqRel);
         }
+        self.note_answer(call.sent, !call.uncounted);
         drop(call.answer.send(Ok(outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned))));
     }
 
@@ -659,24 +722,30 @@ impl Wire {
             drop(call.answer.send(Err(cause.into())));
             return None;
         }
-        let id = serde_json::value::to_raw_value(&id).ok().filter(|_| self.0.open.close_view(id))?;
+        let id = serde_json::value::to_raw_value(&id).ok().filter(|_| self.0.open.close_view(id).is_some())?;
         Some(frame::error(&id, ErrorCode::INTERNAL_ERROR.0, &cause))
     }
 
-    fn note(&self, method: &str, params: Option<&RawValue>) {
+    /// Notes an answer to something that was sent then. A pong is a sign of life, but no call was answered.
+    fn note_answer(&self, sent: Instant, call: bool) {
+        let mut answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.answered |= call;
+        answers.sent = answers.sent.max(Some(sent));
+    }
+
+    /// Notes that a call has had a result.
+    pub(crate) fn note_served(&self) {
+        self.0.answers.lock().unwrap_or_else(PoisonError::into_inner).served = true;
+    }
+
+    /// Notes the progress of a call: its token, and what to do with it.
+    fn note_progress(&self, params: Option<&RawValue>) -> Option<(Box<str>, Noted)> {
+        let (token, value) = progress_of(params?)?;
+        Some((frame::canonical(token), self.0.open.note_progress(token, value)))
+    }
+
+    fn note(&self, method: &str) {
         match method {
-            "notifications/progress" => {
-                #[derive(Deserialize)]
-                struct Progress<'a> {
-                    #[serde(borrow, rename = "progressToken")]
-                    token: &'a RawValue,
-                }
-                let token = params.and_then(|params| serde_json::from_str::<Progress<'_>>(params.get()).ok());
-                if let Some(Progress { token }) = token {
-                    id_number(token).into_iter().for_each(|id| self.0.open.bump(id));
-                    self.0.open.bump_token(token.get());
-                }
-            }
             "notifications/tools/list_changed" => self.0.news.update(|news| news.changes.tools += 1),
             "notifications/prompts/list_changed" => self.0.news.update(|news| news.changes.prompts += 1),
             "notifications/resources/list_changed" => self.0.news.update(|news| news.changes.resources += 1),
@@ -684,7 +753,7 @@ impl Wire {
         }
     }
 
-    /// Sends what nobody waits for: neither the reader nor a dropped call ever waits for the pipe.
+    /// Sends what takes its place at once: neither the reader nor a dropped call ever waits for the pipe.
     fn notice(&self, notice: Notice) {
         let mut notices = self.notices();
         if !notices.sending {
@@ -719,6 +788,13 @@ impl Wire {
             () = send => {}
             () = self.0.token.cancelled() => {}
         }
+        self.drop_notices();
+    }
+
+    /// What still waits is lost: who waits for its fate is told.
+    fn drop_notices(&self) {
+        let waiting = std::mem::take(&mut *self.notices());
+        drop(waiting); // not under the lock
     }
 }
 
@@ -731,6 +807,10 @@ impl News {
 
 impl Notices {
     fn push(&mut self, notice: Notice) {
+        if self.waiting.len() == self.waiting.capacity() {
+            // Before the queue grows: what was given up.
+            self.waiting.retain(|notice| !matches!(notice, Notice::Frame(frame) if frame.is_given_up()));
+        }
         self.replies += usize::from(matches!(notice, Notice::Reply(_)));
         self.waiting.push_back(notice);
     }
@@ -740,7 +820,7 @@ impl Notices {
         let next = self.waiting.pop_front();
         match &next {
             Some(Notice::Reply(_)) => self.replies -= 1,
-            Some(Notice::Cancel(_)) => {}
+            Some(Notice::Cancel(_) | Notice::Frame(_)) => {}
             None => *self = Self::default(),
         }
         next
@@ -748,8 +828,11 @@ impl Notices {
 }
 
 impl From<Notice> for Outbound {
-    fn from((Notice::Cancel(frame) | Notice::Reply(frame)): Notice) -> Self {
-        Self::detached(frame)
+    fn from(notice: Notice) -> Self {
+        match notice {
+            Notice::Cancel(frame) | Notice::Reply(frame) => Self::detached(frame),
+            Notice::Frame(frame) => frame,
+        }
     }
 }
 
@@ -760,6 +843,30 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.finish(closed_here());
     }
+}
+
+/// The token of a progress notification, and how far it got.
+fn progress_of(params: &RawValue) -> Option<(&RawValue, Option<f64>)> {
+    #[derive(Deserialize)]
+    struct Progress<'a> {
+        #[serde(borrow, rename = "progressToken")]
+        token: &'a RawValue,
+        #[serde(borrow, default)]
+        progress: Option<&'a RawValue>,
+    }
+    let Progress { token, progress } = serde_json::from_str(params.get()).ok()?;
+    Some((token, progress.and_then(|progress| progress.get().parse().ok())))
+}
+
+/// Whether a result is a tool's way to say that it failed, without reading it where the word does not occur.
+fn is_error(result: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Outcome {
+        #[serde(rename = "isError", default)]
+        is_error: bool,
+    }
+    result.get().contains("\"isError\"")
+        && serde_json::from_str::<Outcome>(result.get()).is_ok_and(|outcome| outcome.is_error)
 }
 
 fn closed_here() -> Ended {

@@ -1,8 +1,11 @@
 //! K20: what the circuit breaker counts, and what it must never hold up.
 
+use std::sync::Arc;
+
 use mcp_reconnect::core::replay::ReplayPolicy;
 use mcp_reconnect::core::{Breaker, Refusal, Status};
 use mcp_reconnect::{CallError, CallOptions, Connection, Event, Events};
+use mcp_reconnect_tests::fake::FakeServer;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::support::*;
@@ -23,6 +26,16 @@ const fn strikes(strikes: u8) -> Breaker {
 
 fn is_open(connection: &Connection) -> bool {
     matches!(connection.snapshot().breaker, Breaker::Open { .. })
+}
+
+/// A Ready connection to a server that answers no ping: strikes are for the deaf. It is not given up for that.
+async fn deaf(script: &str) -> (Arc<FakeServer>, Connection, Events) {
+    let server = memory(&format!("server:\n ping never\n call write never\n{script}"));
+    let patient = config(|knobs| knobs.ping_timeout(secs(600)));
+    let connection = builder(&server).config(patient).build().unwrap();
+    let mut events = connection.events();
+    assert_eq!(until_ready(&mut events).await, 1);
+    (server, connection, events)
 }
 
 /// Calls of `write` that get no reply within a second each.
@@ -57,8 +70,8 @@ async fn next_breaker(events: &mut Events) -> Option<Instant> {
 /// Also R078.
 #[tokio::test(start_paused = true)]
 async fn k20_wedge() {
-    let script = "spawn 1:\n call write never\n after 20s exit 1\nspawn 2..:\n start exit 1";
-    let (server, connection, mut events) = ready(script).await;
+    let script = "spawn 1:\n after 20s exit 1\nspawn 2..:\n start exit 1";
+    let (server, connection, mut events) = deaf(script).await;
     strike(&connection, 5).await;
     assert!(is_open(&connection));
     assert!(next_breaker(&mut events).await.is_some());
@@ -162,7 +175,7 @@ async fn k20_app_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn k20_half_open_lets_one_caller_through_and_success_closes() {
-    let (server, connection, mut events) = ready("call write never").await;
+    let (server, connection, mut events) = deaf("").await;
     strike(&connection, 5).await;
     let until = next_breaker(&mut events).await.expect("open");
     assert_eq!(refused_until(&connection).await, until);
@@ -187,7 +200,7 @@ async fn k20_half_open_lets_one_caller_through_and_success_closes() {
 /// An application error is an answer as good as any.
 #[tokio::test(start_paused = true)]
 async fn k20_half_open_closes_on_an_application_error() {
-    let (_server, connection, mut events) = ready("call write never\ncall echo error -32603 \"no\"").await;
+    let (_server, connection, mut events) = deaf(" call echo error -32603 \"no\"").await;
     strike(&connection, 5).await;
     sleep_until(next_breaker(&mut events).await.expect("open")).await;
     assert!(matches!(connection.call_tool(tool("echo")).await, Err(CallError::Server { .. })));
@@ -197,7 +210,7 @@ async fn k20_half_open_closes_on_an_application_error() {
 /// The caller that was let through goes away: the next open time brings the next one, nothing is stuck.
 #[tokio::test(start_paused = true)]
 async fn k20_half_open_caller_gives_up() {
-    let (server, connection, mut events) = ready("call write never").await;
+    let (server, connection, mut events) = deaf("").await;
     strike(&connection, 5).await;
     sleep_until(next_breaker(&mut events).await.expect("open")).await;
     timeout(millis(10), connection.call_tool(tool("write"))).await.expect_err("no reply to wait for");
@@ -216,7 +229,7 @@ async fn k20_half_open_caller_gives_up() {
 /// Strikes are calls without a reply *in a row*.
 #[tokio::test(start_paused = true)]
 async fn k20_an_answer_between_takes_the_strikes_back() {
-    let (_server, connection, _events) = ready("call write never").await;
+    let (_server, connection, _events) = deaf("").await;
     for _ in 0..5 {
         strike(&connection, 4).await;
         assert_eq!(connection.snapshot().breaker, strikes(4));
@@ -262,7 +275,7 @@ async fn k20_lost_sessions_are_no_strikes() {
 /// A fresh session is a fresh start, before the breaker opens too.
 #[tokio::test(start_paused = true)]
 async fn k20_a_fresh_session_takes_the_strikes_back() {
-    let (_server, connection, mut events) = ready("call write never\nspawn 1:\n after 20s exit 1").await;
+    let (_server, connection, mut events) = deaf("spawn 1:\n after 20s exit 1").await;
     strike(&connection, 4).await;
     assert_eq!(connection.snapshot().breaker, strikes(4));
     assert_eq!(until_ready(&mut events).await, 2);
@@ -283,4 +296,33 @@ async fn k20_strikes_belong_to_their_epoch() {
     assert_eq!(until_ready(&mut events).await, 2);
     sleep(secs(60)).await;
     assert_eq!(connection.snapshot().breaker, strikes(0));
+}
+
+/// A5: a user who stops an agent with calls under way says nothing about the server, however long nothing has come in.
+#[tokio::test(start_paused = true)]
+async fn k20_calls_dropped_after_a_silence_are_no_strikes() {
+    let (server, connection, _events) = ready("call write never\nping never").await;
+    let pings = connection.snapshot().stats.pings;
+    let calls = (0..5).map(|_| connection.call_tool(tool("write")));
+    timeout(secs(6), futures::future::join_all(calls)).await.expect_err("never answered");
+    sleep(millis(1)).await;
+    assert_eq!(connection.snapshot().breaker, strikes(0));
+    assert_eq!(connection.snapshot().stats.pings, pings + 1, "a reason to ask");
+    assert_eq!(text(connection.call_tool(tool_with("echo", "served")).await), "served");
+    assert_eq!(server.ledger().spawns(), 1);
+}
+
+/// A5: one slow tool of a server that answers what was sent after it.
+#[tokio::test(start_paused = true)]
+async fn k20_calls_of_a_slow_tool_are_no_strikes_while_pings_are_answered() {
+    let (server, connection, _events) = ready("call write never").await;
+    let options = within(secs(10));
+    let calls = (0..5).map(|_| connection.call_tool_with(tool("write"), &options));
+    for answer in futures::future::join_all(calls).await {
+        assert!(matches!(answer, Err(CallError::DeadlineExceeded { .. })), "{answer:?}");
+    }
+    sleep(millis(10)).await;
+    assert_eq!(connection.snapshot().breaker, strikes(0));
+    assert_eq!(text(connection.call_tool(tool_with("echo", "served")).await), "served");
+    assert_eq!(server.ledger().spawns(), 1);
 }

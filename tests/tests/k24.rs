@@ -5,7 +5,10 @@ use std::time::Duration;
 use mcp_reconnect::core::replay::Sent;
 use mcp_reconnect::core::{Breaker, FailureClass, Status};
 use mcp_reconnect::{CallError, CallOptions, Connection};
-use rmcp::model::CallToolResponse;
+use rmcp::handler::client::ClientHandler;
+use rmcp::model::{CallToolResponse, ElicitRequestParams, ElicitResult, ElicitationAction, ListRootsResult};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleClient};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::*;
@@ -242,5 +245,84 @@ async fn k24_a_timeout_is_noted_before_it_is_told() {
     for strikes in 1..=4 {
         hang(&connection).await;
         assert_eq!(connection.snapshot().breaker, Breaker::Closed { strikes });
+    }
+}
+
+// Standing still.
+
+/// A user who takes this long for each question.
+struct User(Duration);
+
+impl ClientHandler for User {
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        sleep(self.0).await;
+        Ok(ElicitResult::new(ElicitationAction::Accept))
+    }
+
+    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        sleep(self.0).await;
+        Ok(ListRootsResult::default())
+    }
+}
+
+/// A call of this timeout to a server that asks for this in the middle of it, and a user who takes so long.
+async fn asked(
+    question: &str,
+    takes: Duration,
+    options: &CallOptions,
+) -> (Result<CallToolResponse, CallError>, Duration) {
+    let server = memory(&format!("call write request {question} wait, delay 5s, reply \"done\""));
+    let connection = builder(&server).handler(move |_| User(takes)).build().unwrap();
+    connection.session().await.unwrap();
+    timed(&connection, options).await
+}
+
+/// M7: the user may take longer for the answer than the call may take without.
+#[tokio::test(start_paused = true)]
+async fn k24_a_deadline_stands_still_while_the_user_is_asked() {
+    let (answer, took) = asked("elicitation", secs(100), &within(secs(10))).await;
+    assert_eq!((text(answer).as_str(), took), ("done", secs(105)));
+    // Two minutes in all, where the timeout is shorter.
+    let (answer, took) = asked("elicitation", secs(1000), &within(secs(30))).await;
+    assert!(matches!(answer, Err(CallError::DeadlineExceeded { .. })), "{answer:?}");
+    assert_eq!(took, secs(150));
+    let options = CallOptions { max_timeout: Some(secs(20)), ..within(secs(10)) };
+    let (answer, took) = asked("elicitation", secs(100), &options).await;
+    assert!(matches!(answer, Err(CallError::DeadlineExceeded { .. })), "{answer:?}");
+    assert_eq!(took, secs(20));
+}
+
+/// M7: no user is asked for roots.
+#[tokio::test(start_paused = true)]
+async fn k24_a_deadline_stands_still_for_roots_for_five_seconds() {
+    let (answer, took) = asked("roots", secs(100), &within(secs(10))).await;
+    assert!(matches!(answer, Err(CallError::DeadlineExceeded { .. })), "{answer:?}");
+    assert_eq!(took, secs(15));
+    let (answer, took) = asked("roots", secs(4), &within(secs(6))).await;
+    assert_eq!((text(answer).as_str(), took), ("done", secs(9)));
+}
+
+// Hung calls.
+
+/// M3: a slow tool is no hung one: ten times the longest that it has taken, and only after ten answers.
+#[tokio::test(start_paused = true)]
+async fn k24_a_call_is_hung_by_what_is_known_of_its_tool() {
+    // Quick ten times over, or not known well enough.
+    for (answers, ends) in [(10, true), (5, false)] {
+        let server = memory("ping never\nlist delay 1ms\ncall echo delay 1s");
+        let connection = builder(&server).build().unwrap();
+        connection.session().await.unwrap();
+        for _ in 0..answers {
+            connection.call_tool(tool("echo")).await.unwrap();
+        }
+        server.set_script("ping never\nlist never\ncall echo never").unwrap();
+        let options = CallOptions { hung_after: Some(secs(25)), ..within(secs(600)) };
+        let call = timeout(secs(300), connection.call_tool_with(tool("echo"), &options)).await;
+        assert_eq!(server.ledger().spawns() > 1, ends, "{answers}: {call:?}");
+        connection.shutdown().await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::{Endpoint, Http, ServerConfig, Stdio};
-use crate::options::Require;
+use crate::options::{OnPark, Require};
 use crate::protocol::EraPolicy;
 
 /// The fingerprint of a server: 128 bits of a SHA-256, as 32 hexadecimal digits.
@@ -30,6 +30,10 @@ pub(super) fn of(server: &ServerConfig) -> String {
     match server.require {
         Require::Tools => {}
         Require::None => fields.field("require", b"none"),
+    }
+    match server.on_park {
+        OnPark::Withdraw => {}
+        OnPark::Keep => fields.field("on_park", b"keep"),
     }
     fields.0.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }

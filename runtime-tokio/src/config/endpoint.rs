@@ -244,6 +244,10 @@ impl Connector for SharedConnector {
         self.0.credentials().await
     }
 
+    fn hung_after(&self) -> Duration {
+        self.0.hung_after()
+    }
+
     fn close_bound(&self) -> Duration {
         self.0.close_bound()
     }

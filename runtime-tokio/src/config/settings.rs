@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mcp_reconnect_core::replay::ReplayPolicy;
-use mcp_reconnect_core::{Config, ConfigBuilder, ConfigError};
+use mcp_reconnect_core::{Config, ConfigBuilder, ConfigError, Restart};
 
 use super::json::Json;
 use super::problem::ProblemKind;
 use super::scope::{Scope, join};
 use super::{Endpoint, Http, ServerConfig, Stdio, ToolFilter};
-use crate::options::{CataloguePolicy, Connect, Require};
+use crate::options::{CataloguePolicy, Connect, OnPark, Require};
 use crate::protocol::EraPolicy;
 
 /// The key that our own keys stand under.
@@ -25,6 +25,7 @@ enum Kind {
     /// A knob that may be `"off"`.
     OptionalKnob(fn(ConfigBuilder, Option<Duration>) -> ConfigBuilder),
     SmallKnob(fn(ConfigBuilder, u8) -> ConfigBuilder),
+    WordKnob(&'static [KnobWord]),
     Duration(Zero, fn(&mut ServerConfig, Duration)),
     /// A number from 1 on, or `"off"`.
     Count(fn(&mut ServerConfig, Option<NonZeroU32>)),
@@ -35,6 +36,9 @@ enum Kind {
     Text(fn(&mut ServerConfig, String)),
     Tools,
 }
+
+/// A word that a knob may be, and what it sets.
+type KnobWord = (&'static str, fn(ConfigBuilder) -> ConfigBuilder);
 
 /// A word that a setting may be, and what it sets.
 type Word = (&'static str, fn(&mut ServerConfig));
@@ -79,7 +83,7 @@ fn http(server: &mut ServerConfig, set: impl FnOnce(&mut Http)) {
     }
 }
 
-static KEYS: [Key; 37] = [
+static KEYS: [Key; 39] = [
     key("connect_timeout", Kind::Knob(ConfigBuilder::connect_timeout)),
     key("connect_timeout_max", Kind::Knob(ConfigBuilder::connect_timeout_max)),
     key("backoff", Kind::Knob(ConfigBuilder::backoff)),
@@ -133,6 +137,18 @@ static KEYS: [Key; 37] = [
             ("accept", |s| s.on_change = CataloguePolicy::Accept),
             ("warn", |s| s.on_change = CataloguePolicy::Warn),
             ("refuse", |s| s.on_change = CataloguePolicy::Refuse),
+        ]),
+    ),
+    key(
+        "on_park",
+        Kind::Word(&[("withdraw", |s| s.on_park = OnPark::Withdraw), ("keep", |s| s.on_park = OnPark::Keep)]),
+    ),
+    key(
+        "restart",
+        Kind::WordKnob(&[
+            ("always", |knobs| knobs.restart(Some(Restart::Always))),
+            ("on-failure", |knobs| knobs.restart(Some(Restart::OnFailure))),
+            ("never", |knobs| knobs.restart(Some(Restart::Never))),
         ]),
     ),
     key(
@@ -262,6 +278,10 @@ impl Key {
                 let count = u8::try_from(count).unwrap_or(u8::MAX);
                 Rc::new(move |draft| draft.machine = set(draft.machine, count))
             }
+            Kind::WordKnob(words) => {
+                let set = word(scope, field, value, words)?;
+                Rc::new(move |draft| draft.machine = set(draft.machine))
+            }
             Kind::Duration(zero, set) => {
                 let duration = checked_duration(scope, field, self.name, value, zero)?;
                 Rc::new(move |draft| set(&mut draft.server, duration))
@@ -384,7 +404,7 @@ pub(super) fn number(scope: &mut Scope<'_>, field: &str, value: &Json, max: u64)
     count
 }
 
-fn word(scope: &mut Scope<'_>, field: &str, value: &Json, words: &'static [Word]) -> Option<fn(&mut ServerConfig)> {
+fn word<T: Copy>(scope: &mut Scope<'_>, field: &str, value: &Json, words: &'static [(&'static str, T)]) -> Option<T> {
     let found = match value {
         Json::String(word) => words.iter().find(|(known, _)| known == word),
         _ => None,
@@ -422,7 +442,9 @@ mod tests {
         };
         let ours: Vec<_> = KEYS
             .iter()
-            .filter(|key| matches!(key.kind, Kind::Knob(_) | Kind::OptionalKnob(_) | Kind::SmallKnob(_)))
+            .filter(|key| {
+                matches!(key.kind, Kind::Knob(_) | Kind::OptionalKnob(_) | Kind::SmallKnob(_) | Kind::WordKnob(_))
+            })
             .map(|key| key.name)
             .collect();
         assert_eq!(knobs.len(), ours.len(), "{knobs:?} {ours:?}");
@@ -438,6 +460,7 @@ mod tests {
                 Kind::Knob(set) => set(Config::builder(), Duration::from_nanos(77)),
                 Kind::OptionalKnob(set) => set(Config::builder(), Some(Duration::from_nanos(77))),
                 Kind::SmallKnob(set) => set(Config::builder(), 77),
+                Kind::WordKnob(words) => words[0].1(Config::builder()),
                 _ => continue,
             };
             let (set, default) = (serde_json::to_value(set).unwrap(), serde_json::to_value(Config::builder()).unwrap());

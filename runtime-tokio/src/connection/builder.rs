@@ -13,6 +13,7 @@ use tracing::Instrument as _;
 
 use crate::clock::{Clock, SuspendDetector, unix_millis};
 use crate::connection::Connection;
+use crate::connection::durations::Durations;
 use crate::connection::epoch::Dialler;
 use crate::connection::event::Telling;
 use crate::connection::gate::Entrance;
@@ -25,7 +26,7 @@ use crate::connection::published::{Observer, Published};
 use crate::connection::wait::Shared;
 use crate::error::BuildError;
 use crate::link::Connector;
-use crate::options::{CallOptions, Connect, PROBE_PATIENCE, Require, Tuning, check_close_timeout, random_seed};
+use crate::options::{CallOptions, Connect, OnPark, PROBE_PATIENCE, Require, Tuning, check_close_timeout, random_seed};
 use crate::protocol::era::EraMemory;
 use crate::protocol::{Client, Era, EraFacts, EraPolicy};
 use crate::session::ask::AskMemory;
@@ -54,6 +55,7 @@ pub struct Builder {
     probe_patience: Duration,
     seed: u64,
     connect: Connect,
+    on_park: OnPark,
     observer: Option<Box<dyn Observer>>,
     entrance: Entrance,
     recorder: Option<Recorder>,
@@ -84,10 +86,17 @@ impl Builder {
             probe_patience: PROBE_PATIENCE,
             seed: random_seed(),
             connect: Connect::default(),
+            on_park: OnPark::default(),
             observer: None,
             entrance: Entrance::default(),
             recorder: None,
         }
+    }
+
+    /// The connector of its links.
+    #[cfg(feature = "front")]
+    pub(crate) fn connector(&self) -> &dyn Connector {
+        &*self.connector
     }
 
     /// The server's name in logs. Default `server`.
@@ -199,6 +208,12 @@ impl Builder {
         self
     }
 
+    /// The tools that are offered while the server is parked. Default [`OnPark::Withdraw`].
+    pub fn on_park(mut self, on_park: OnPark) -> Self {
+        self.on_park = on_park;
+        self
+    }
+
     /// The observer of all events, called in the turn in which they happen.
     pub(crate) fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
@@ -237,6 +252,7 @@ impl Builder {
             doubts: Arc::new(AskMemory::new(self.tuning.config.retry_after_max())),
         });
         let clock = Clock::start();
+        let suspend = Arc::new(SuspendDetector::start());
         let header = Header {
             name: spec.name.to_string(),
             origin: Some(unix_millis()),
@@ -247,7 +263,7 @@ impl Builder {
         };
         let machine = header.machine();
         let restored = machine.snapshot();
-        let may_offer = !matches!(restored.status, Status::Parked(_));
+        let may_offer = self.on_park == OnPark::Keep || !matches!(restored.status, Status::Parked(_));
         let known = self.known.carried_over();
         let catalogue = (may_offer && !known.is_unlisted()).then(|| Arc::new(known));
         let meters = Arc::new(Meters::new(&spec.name));
@@ -265,6 +281,8 @@ impl Builder {
             tuning: RwLock::new(self.tuning),
             in_flight: InFlight::new(self.tuning.max_in_flight, meters.clone()),
             meters: meters.clone(),
+            suspend: suspend.clone(),
+            durations: Durations::default(),
         };
         let span = tracing::info_span!("connection", server = %spec.name);
         let recording = self.recorder.and_then(|recorder| match recorder.start(header, span.clone()) {
@@ -277,7 +295,7 @@ impl Builder {
         let mut owner = Owner {
             machine,
             clock,
-            suspend: SuspendDetector::start(),
+            suspend,
             dialler: Dialler { spec, notes, tasks: TaskTracker::new(), entrance: Arc::new(self.entrance) },
             inbox,
             published: publisher,
@@ -287,6 +305,7 @@ impl Builder {
             live: None,
             cause: None,
             flapped_before: false,
+            on_park: self.on_park,
             recording,
         };
         // A connection that waits already would be dialled at once by this, whatever its wait.

@@ -9,11 +9,12 @@ use mcp_reconnect_core::{Breaker, Failure, FailureClass, Want};
 use rmcp::model::{ErrorCode, ErrorData, Tool};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::clock::deadline;
 use crate::connection::limit::Permit;
 use crate::connection::messages::Command;
+use crate::connection::patience::Patience;
 use crate::connection::wait::Shared;
 use crate::connection::{Event, RawRequest};
 use crate::error::CallError;
@@ -24,10 +25,12 @@ use crate::protocol::frame::{Meta, Object, RpcError, empty_result, is_null, memb
 use crate::session::Session;
 use crate::session::catalogue::list;
 use crate::session::doubt::{HEADER_MISMATCH, Verdict};
+use crate::wire::asks::{Bound, standing_for};
+use crate::wire::progress::Told;
 use crate::wire::relay::TakenBack;
-use crate::wire::{Answer, CallFailure, ProgressToken, RequestOptions};
+use crate::wire::{Answer, Call as Sending, CallFailure, ProgressToken, RequestOptions};
 
-/// How long nothing must have come in for a call that its caller drops to count as one without a reply.
+/// How long nothing must have come in for a call that its caller drops to be a reason to ask the server.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How many `input_required` rounds one call may take (what the other SDKs allow).
 const MAX_ROUNDS: u32 = 10;
@@ -93,6 +96,22 @@ impl<'a> Target<'a> {
             && matches!(self.method(), "tools/call" | "prompts/get" | "resources/read")
     }
 
+    /// Whether it asks for progress where its caller does not.
+    fn wants_progress(self) -> bool {
+        !matches!(self, Self::Raw(_)) && self.has_rounds()
+    }
+
+    /// The tool or the method, as a name for how long it takes.
+    fn name(self, params: Option<&RawValue>) -> Cow<'a, str> {
+        match self {
+            Self::Tool(name) => Cow::Borrowed(name),
+            Self::Raw(RawRequest { method: "tools/call", .. }) => {
+                Cow::Owned(params.and_then(tool_of).unwrap_or_default())
+            }
+            Self::Method(method) | Self::Raw(RawRequest { method, .. }) => Cow::Borrowed(method),
+        }
+    }
+
     /// Whether it is answered at its end only, however long that takes.
     fn is_stream(self) -> bool {
         self.method() == "subscriptions/listen"
@@ -143,20 +162,17 @@ pub(crate) struct Call<'a> {
     options: &'a CallOptions,
     /// The words that the server is told when the call is dropped.
     taken_back: Option<&'a TakenBack>,
-    /// The end, unless progress puts it off.
-    until: Instant,
-    /// The end, whatever happens.
-    cap: Instant,
+    patience: Patience,
+    /// The progress that was told so far.
+    told: Arc<Told>,
 }
 
 impl<'a> Call<'a> {
     pub(crate) fn new(shared: &'a Shared, target: Target<'a>, options: &'a CallOptions) -> Self {
-        let cap = deadline(options.max_timeout.unwrap_or_else(|| options.timeout.saturating_mul(10)));
-        let until = cap.min(deadline(options.timeout));
-        Self { shared, target, options, taken_back: None, until, cap }
+        Self { shared, target, options, taken_back: None, patience: Patience::new(options), told: Arc::default() }
     }
 
-    pub(crate) const fn taken_back_with(self, taken_back: &'a TakenBack) -> Self {
+    pub(crate) fn taken_back_with(self, taken_back: &'a TakenBack) -> Self {
         Self { taken_back: Some(taken_back), ..self }
     }
 
@@ -214,11 +230,11 @@ impl<'a> Call<'a> {
 
     /// A session that the request may go to, and a place among those in flight.
     async fn enter(&self, want: Want, place: &mut Option<Permit>) -> Result<Arc<Session>, CallError> {
-        let wait_until = self.until.min(deadline(self.options.max_wait));
+        let wait_until = self.patience.until().min(deadline(self.options.max_wait));
         let session = self.shared.acquire(want, wait_until).await?;
         // A place is for what the server gets: a call that waits for a session keeps no other from it.
         if place.is_none() {
-            let entered = timeout_at(self.until, self.shared.in_flight.enter()).await;
+            let entered = timeout_at(self.patience.until(), self.shared.in_flight.enter()).await;
             *place = Some(entered.map_err(|_| CallError::Busy)?);
         }
         match self.target {
@@ -243,7 +259,7 @@ impl<'a> Call<'a> {
             self.shared.command(Command::Tell(Event::Suspect { code }));
         }
         let asked = match &doubt {
-            Some(doubt) => asker.settle(doubt, self.until).await,
+            Some(doubt) => asker.settle(doubt, self.patience.until()).await,
             None => Verdict::Well,
         };
         let over = matches!(asked, Verdict::Gone(_) | Verdict::Lost | Verdict::Ended);
@@ -285,13 +301,15 @@ impl<'a> Call<'a> {
     ) -> Result<(), CallError> {
         let (epoch, class) = (session.epoch(), failure.class);
         if class == FailureClass::RateLimited {
-            let limited = CallError::RateLimited { epoch, retry_after: failure.retry_after, cause };
+            let bound = self.shared.tuning().config.retry_after_max();
+            let retry_after = failure.retry_after.map(|after| after.min(bound));
+            let limited = CallError::RateLimited { epoch, retry_after, cause };
             return Err(so_far.unknown.take().unwrap_or(limited));
         }
         let mut decision = self.options.replay.decide(sent, effect, so_far.resends, so_far.round);
         if decision == ReplayDecision::Resend && !over {
             // A session that goes on will refuse again what it has refused as it is; and its caller may have no time left.
-            let in_vain = sent == Sent::Refused || so_far.resends > 0 || Instant::now() >= self.until;
+            let in_vain = sent == Sent::Refused || so_far.resends > 0 || Instant::now() >= self.patience.until();
             decision = match sent {
                 _ if !in_vain => ReplayDecision::Resend,
                 Sent::Maybe => ReplayDecision::OutcomeUnknown,
@@ -319,7 +337,7 @@ impl<'a> Call<'a> {
 
     /// Lists the tools once: the headers that their arguments are wanted in may have changed.
     async fn list_again(&self, session: &Session) {
-        drop(timeout_at(self.until, list::<Tool>(session.wire(), session.established())).await);
+        drop(timeout_at(self.patience.until(), list::<Tool>(session.wire(), session.established())).await);
         session.wire().presume_changes();
     }
 
@@ -339,23 +357,24 @@ impl<'a> Call<'a> {
         params: Option<&RawValue>,
         repeatable: bool,
     ) -> Result<Result<Answer, CallFailure>, CallError> {
-        let sent = Instant::now();
-        if sent.saturating_duration_since(session.wire().last_inbound()) > self.shared.keepalive() {
-            self.shared.command(Command::Silent);
-        }
+        self.shared.notice_suspend().await;
+        let (sent, name) = (Instant::now(), self.target.name(params));
+        let hung_after = self.options.hung_after.filter(|_| repeatable);
+        let hung_after = hung_after.and_then(|after| self.shared.durations.hung_after(&name, after));
         let meta = self.meta(session);
-        let token = params.filter(|_| matches!(self.target, Target::Raw(_))).and_then(progress_token);
+        let token = params.and_then(progress_token);
         let options = RequestOptions {
             meta: &meta,
-            progress: match (self.target, &token) {
-                (Target::Raw(_), Some(token)) => ProgressToken::Callers(token),
-                (Target::Raw(_), None) => ProgressToken::None,
-                (Target::Tool(_) | Target::Method(_), _) if self.target.has_rounds() => ProgressToken::Own,
-                (Target::Tool(_) | Target::Method(_), _) => ProgressToken::None,
+            progress: match &token {
+                Some(token) => ProgressToken::Callers(token),
+                None if self.target.wants_progress() => ProgressToken::Own,
+                None => ProgressToken::None,
             },
             uncounted: self.target.is_stream(),
             held: true,
-            counts_until: self.options.hung_after.filter(|_| repeatable).map(|after| sent + after),
+            counts_until: hung_after.map(|after| sent + after),
+            told: token.is_some().then_some(&self.told),
+            still: Some(self.patience.still()),
             ..Default::default()
         };
         let mut call = session.wire().request(self.target.method(), params, options);
@@ -364,29 +383,45 @@ impl<'a> Call<'a> {
         }
         let progress = call.progress();
         let mut dropped = Dropped { shared: self.shared, session, sent, armed: !self.target.is_stream() };
-        loop {
+        let answer = loop {
             tokio::select! {
                 biased;
-                answer = call.answer() => {
+                answer = call.answer() => break answer,
+                () = progress.bumped() => self.patience.renew(),
+                () = self.patience.over(), if !self.target.is_stream() => {
                     dropped.armed = false;
-                    if answer.is_ok() && self.shared.snapshot().breaker != (Breaker::Closed { strikes: 0 }) {
-                        self.shared.command(Command::Answered);
-                    }
-                    return Ok(answer);
-                }
-                () = progress.bumped() => self.until = self.cap.min(deadline(self.options.timeout)),
-                () = sleep_until(self.until), if !self.target.is_stream() => {
-                    dropped.armed = false;
-                    let epoch = session.epoch();
-                    let reached = call.abandon("the caller's deadline passed");
-                    let (noted, done) = oneshot::channel();
-                    self.shared.command(Command::NoReply { epoch, sent, noted });
-                    // The caller's next request is younger than the ping that this may lead to, and sees the strike.
-                    _ = done.await; // an owner that is gone notes nothing
-                    return Err(CallError::DeadlineExceeded { epoch, sent: reached });
+                    return Err(self.not_in_time(session, call, sent).await);
                 }
             }
+        };
+        dropped.armed = false;
+        match (&answer, hung_after) {
+            (Ok(_), _) => {
+                self.shared.durations.answered(&name, sent.elapsed());
+                if self.shared.snapshot().breaker != (Breaker::Closed { strikes: 0 }) {
+                    self.shared.command(Command::Answered);
+                }
+                progress.told().await;
+            }
+            (Err(failure), Some(after))
+                if failure.failure.class == FailureClass::Unresponsive && sent.elapsed() >= after =>
+            {
+                self.shared.durations.given_up(&name, after);
+            }
+            (Err(_), _) => {}
         }
+        Ok(answer)
+    }
+
+    /// The caller's deadline has passed.
+    async fn not_in_time(&self, session: &Session, call: Sending, sent: Instant) -> CallError {
+        let epoch = session.epoch();
+        let reached = call.abandon("the caller's deadline passed");
+        let (noted, done) = oneshot::channel();
+        self.shared.command(Command::NoReply { epoch, sent, noted });
+        // The caller's next request is younger than the ping that this may lead to, and sees the strike.
+        _ = done.await; // an owner that is gone notes nothing
+        CallError::DeadlineExceeded { epoch, sent: reached }
     }
 
     /// The `_meta` members that the session wants beside the caller's own: a modern one knows no other way to be told
@@ -437,8 +472,14 @@ impl<'a> Call<'a> {
             push(name, value.get());
         }
         if !requests.0.is_empty() {
-            let answers = timeout_at(self.cap, session.answer_input(requests)).await;
-            let answers = answers.map_err(|_| CallError::DeadlineExceeded { epoch, sent: Sent::Maybe })??;
+            // The user has time for it: the deadline stands still.
+            let bounds = requests.0.iter().filter_map(|(_, request)| method_of(request).and_then(standing_for));
+            let _standing = bounds.reduce(Bound::longer).map(|bound| self.patience.still().stand(bound));
+            let answers = tokio::select! {
+                biased;
+                answers = session.answer_input(requests) => answers?,
+                () = self.patience.over() => return Err(CallError::DeadlineExceeded { epoch, sent: Sent::Maybe }),
+            };
             push("inputResponses", &serde_json::to_string(&answers).map_err(CallError::invalid_params)?);
         }
         if let Some(state) = state {
@@ -449,7 +490,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A call that its caller stopped waiting for after a silence is one without a reply, as one whose deadline passed.
+/// A call that its caller stops waiting for: after a silence that is a reason to ask the server for a sign of life.
 struct Dropped<'a> {
     shared: &'a Shared,
     session: &'a Session,
@@ -461,8 +502,7 @@ impl Drop for Dropped<'_> {
     fn drop(&mut self) {
         let silent = self.session.wire().last_inbound() <= self.sent && self.sent.elapsed() >= SILENCE;
         if self.armed && silent {
-            let (noted, _) = oneshot::channel();
-            self.shared.command(Command::NoReply { epoch: self.session.epoch(), sent: self.sent, noted });
+            self.shared.command(Command::Silence { epoch: self.session.epoch(), sent: self.sent });
         }
     }
 }
@@ -474,7 +514,13 @@ fn progress_token(params: &RawValue) -> Option<Box<RawValue>> {
     }
     let Object(members) = serde_json::from_str(params.get()).ok()?;
     let Object(meta) = serde_json::from_str(member(&members, "_meta")?.get()).ok()?;
-    member(&meta, "progressToken").map(ToOwned::to_owned)
+    member(&meta, "progressToken").filter(|token| !is_null(token)).map(ToOwned::to_owned)
+}
+
+/// The method of a request that stands in an `input_required` result.
+fn method_of(request: &RawValue) -> Option<&str> {
+    let Object(members) = serde_json::from_str(request.get()).ok()?;
+    serde_json::from_str(member(&members, "method")?.get()).ok()
 }
 
 /// Whether a result is an `input_required` one, without reading it where the word does not occur.

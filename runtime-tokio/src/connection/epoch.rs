@@ -27,7 +27,7 @@ use crate::session::setup::{self, SetupFailure};
 use crate::session::spec::{Spec, Wanted};
 use crate::session::{Session, view};
 use crate::watched::Watched;
-use crate::wire::{CallFailure, ListChanges, Wire};
+use crate::wire::{Call, CallFailure, ListChanges, Wire};
 
 /// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
 const LIST_SETTLE: Duration = Duration::from_millis(250);
@@ -75,8 +75,10 @@ impl Dialler {
 
     /// Asks the server of a session for a sign of life within this time; a note says what came of it.
     pub(crate) fn ping(&self, session: Arc<Session>, patience: Duration) {
-        let ping = ping(session, patience, self.notes.clone());
-        self.tasks.spawn(ping.in_current_span());
+        let mut asked = session.established().ping(session.wire());
+        // Before the call that found that the host had slept.
+        asked.begin();
+        self.tasks.spawn(ping(session, asked, patience, self.notes.clone()).in_current_span());
     }
 
     /// Resolves when nothing of the connection runs any more.
@@ -426,8 +428,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
-    let mut ping = session.established().ping(session.wire());
+async fn ping(session: Arc<Session>, mut ping: Call, patience: Duration, notes: Notes) {
     // The end of the link is told by itself, and silence is seen at the ping's deadline.
     let Ok(answer) = timeout(patience, ping.answer()).await else { return };
     let limited = |failure: &CallFailure| failure.failure.class == FailureClass::RateLimited;

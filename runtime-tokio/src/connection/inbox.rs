@@ -149,12 +149,12 @@ mod tests {
     async fn notes_come_first_and_the_end_of_the_handles_last() {
         let (mut inbox, commands, notes) = inbox();
         let (reply, _) = oneshot::channel();
-        commands.send(Command::Silent);
+        commands.send(Command::Answered);
         commands.send(Command::Turn(reply));
         drop(commands);
         notes.send(note());
         assert!(matches!(inbox.next().await, Message::Note(_)));
-        assert!(matches!(inbox.next().await, Message::Command(Command::Silent)));
+        assert!(matches!(inbox.next().await, Message::Command(Command::Answered)));
         assert!(matches!(inbox.next().await, Message::Command(Command::Turn(_))));
         assert!(matches!(inbox.next().await, Message::NoHandles));
         assert!(inbox.next().now_or_never().is_none(), "said once");

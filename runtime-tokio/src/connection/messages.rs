@@ -19,10 +19,12 @@ pub(crate) enum Command {
     Input(Input),
     /// A call got no reply; it was sent then. Its caller hears of it when the machine has.
     NoReply { epoch: Epoch, sent: Instant, noted: oneshot::Sender<()> },
+    /// A call was dropped by its caller after a silence; it was sent then.
+    Silence { epoch: Epoch, sent: Instant },
     /// A call was answered while there were strikes.
     Answered,
-    /// A call found the session silent for longer than `keepalive`: the host may have slept.
-    Silent,
+    /// A call found that the host had slept. It goes on when the session has been asked.
+    Resumed(oneshot::Sender<()>),
     /// Answered when what was asked for before has been done.
     Turn(oneshot::Sender<()>),
     /// For the subscribers.

@@ -19,13 +19,14 @@ use crate::connection::inbox::{Inbox, Message};
 use crate::connection::messages::{Command, Note, What};
 use crate::connection::metrics::Meters;
 use crate::connection::published::{Observer, Outlook, Published};
+use crate::options::OnPark;
 use crate::session::catalogue::{Catalogue, CatalogueDiff};
 use crate::trace::Recording;
 
 pub(crate) struct Owner {
     pub(crate) machine: ConnectionMachine,
     pub(crate) clock: Clock,
-    pub(crate) suspend: SuspendDetector,
+    pub(crate) suspend: Arc<SuspendDetector>,
     pub(crate) dialler: Dialler,
     pub(crate) inbox: Inbox,
     pub(crate) published: watch::Sender<Published>,
@@ -36,6 +37,8 @@ pub(crate) struct Owner {
     pub(crate) cause: Option<Arc<str>>,
     /// Whether a warning has told that it flaps, since the last session that proved itself.
     pub(crate) flapped_before: bool,
+    /// The tools that are offered while the server is parked.
+    pub(crate) on_park: OnPark,
     pub(crate) recording: Option<Box<Recording>>,
 }
 
@@ -120,8 +123,17 @@ impl Owner {
                 self.step(Input::NoReply { epoch, sent }, None);
                 _ = noted.send(()); // the caller may be gone
             }
+            Command::Silence { epoch, sent } => {
+                let sent = self.clock.timestamp(sent);
+                self.sample();
+                self.step(Input::Silence { epoch, sent }, None);
+            }
             Command::Answered => self.sample(),
-            Command::Silent => self.notice_suspend(),
+            Command::Resumed(noted) => {
+                tracing::info!("the host was suspended");
+                self.handle(self.clock.now(), Input::Resumed { by_call: true }, None);
+                _ = noted.send(()); // the caller may be gone
+            }
             Command::Turn(done) => _ = done.send(()), // the caller may be gone
             Command::Tell(event) => self.tell(event),
             Command::Lost { epoch, failure, cause } => self.lost(Input::Lost { epoch, failure }, epoch, cause),
@@ -180,19 +192,19 @@ impl Owner {
         }
     }
 
-    /// Tells the machine what the calls know: when something last came in, whether a call was answered, how old the
-    /// oldest open one is.
+    /// Tells the machine what the calls know: when something last came in, which answers there were, how old the oldest
+    /// open call is.
     fn sample(&mut self) {
         let State::Ready { epoch, .. } = self.machine.snapshot().state else { return };
         let Some(session) = self.live.as_ref().and_then(|live| live.session.as_ref()) else { return };
         let wire = session.wire();
-        let answered = wire.take_answered();
+        let answers = wire.take_answers();
         let input = Input::Traffic {
             epoch,
             inbound: self.clock.timestamp(wire.last_inbound()),
-            answered,
-            served: wire.take_served(),
-            answered_to: None,
+            answered: answers.answered,
+            served: answers.served,
+            answered_to: answers.sent.map(|at| self.clock.timestamp(at)),
             oldest: wire.oldest_open().map(|at| self.clock.timestamp(at)),
         };
         self.handle(self.clock.now(), input, None);
@@ -313,6 +325,9 @@ impl Owner {
     }
 
     fn withdraw(&self) {
+        if self.on_park == OnPark::Keep && matches!(self.machine.snapshot().status, Status::Parked(_)) {
+            return;
+        }
         if self.published.send_if_modified(|published| published.catalogue.take().is_some()) {
             if let Some(observer) = &self.observer {
                 observer.offered(None);

@@ -1,7 +1,6 @@
 //! The part that the handles of a connection share, and how a caller comes to a session.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
-use std::time::Duration;
 
 use mcp_reconnect_core::{
     Admission, Epoch, Failure, Input, ParkReason, Refusal, Snapshot, Status, Timestamp, WakeCause, Want,
@@ -9,7 +8,8 @@ use mcp_reconnect_core::{
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SuspendDetector};
+use crate::connection::durations::Durations;
 use crate::connection::event::Telling;
 use crate::connection::inbox::Commands;
 use crate::connection::limit::InFlight;
@@ -31,6 +31,9 @@ pub(crate) struct Shared {
     pub(crate) tuning: RwLock<Tuning>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) meters: Arc<Meters>,
+    pub(crate) suspend: Arc<SuspendDetector>,
+    /// How long calls have taken.
+    pub(crate) durations: Durations,
 }
 
 impl Shared {
@@ -62,8 +65,13 @@ impl Shared {
         self.command(Command::Input(Input::Retune(tuning.config)));
     }
 
-    pub(crate) fn keepalive(&self) -> Duration {
-        self.tuning().config.keepalive()
+    /// Notices that the host slept: the session is asked before it gets the next call, and not waited for.
+    pub(crate) async fn notice_suspend(&self) {
+        if self.suspend.resumed() {
+            let (noted, done) = oneshot::channel();
+            self.command(Command::Resumed(noted));
+            _ = done.await; // an owner that is gone asks nobody
+        }
     }
 
     /// A session that satisfies `want`, within this time. While one is Ready and the breaker is closed nothing but the

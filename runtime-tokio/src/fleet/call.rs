@@ -70,9 +70,9 @@ impl Fleet {
 
     /// Calls a tool with all its parameters and options. `params.name` is the name in the list of all.
     ///
-    /// Of a server that lists nothing yet (it was just replaced, or is dialled on demand and was never asked) a call waits
-    /// for a session, as calls do, before it is told that there is no such tool. A tool that was never listed is taken to
-    /// be of the server that its name begins with.
+    /// Of a server that lists nothing now (it was just replaced, is dialled on demand and was never asked, or is parked) a
+    /// call waits for a session, as calls do, before it is told that there is no such tool. A tool that was never listed is
+    /// taken to be of the server that its name begins with.
     ///
     /// # Errors
     ///
@@ -138,10 +138,7 @@ impl Fleet {
             _ => return None,
         };
         let connection = servers.by_name.get(&server)?.connection()?.clone();
-        let coming = match connection.snapshot().status {
-            Status::Idle | Status::Connecting | Status::TransientFailure | Status::Ready(_) => true,
-            Status::Parked(_) | Status::Shutdown => false,
-        };
-        (coming && connection.catalogue().is_none()).then_some((server, connection))
+        let lists_nothing = connection.snapshot().status != Status::Shutdown && connection.catalogue().is_none();
+        (lists_nothing).then_some((server, connection))
     }
 }

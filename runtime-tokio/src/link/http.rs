@@ -31,6 +31,9 @@ const STANDS_BACK: Duration = Duration::from_millis(10);
 /// How the handshake's last message begins, as the runtime writes it.
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized""#;
 
+/// How long a silent server goes unasked behind a front: a new session ends no process.
+const HUNG_AFTER: Duration = Duration::from_secs(25);
+
 /// Opens links to a server behind streamable HTTP: each has its own session and its own sockets, which end with it. Only
 /// when a server has told that it knows a session no more, the next session is asked for where that was told.
 #[derive(Clone, Debug)]
@@ -95,6 +98,10 @@ impl Connector for HttpConnector {
 
     async fn credentials(&self) -> Option<u64> {
         self.server.credentials_digest().await
+    }
+
+    fn hung_after(&self) -> Duration {
+        HUNG_AFTER
     }
 
     fn close_bound(&self) -> Duration {

@@ -133,6 +133,16 @@ pub(crate) fn broken_answer(text: &str) -> Option<u64> {
     id.filter(|_| answers).and_then(|id| id_number(serde_json::from_str(id).ok()?))
 }
 
+/// An id or a token in one spelling: a string without needless escapes, anything else as it came.
+pub(crate) fn canonical(value: &RawValue) -> Box<str> {
+    let text = value.get();
+    if text.contains('\\') {
+        serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| text.into(), |value| value.to_string().into())
+    } else {
+        text.into()
+    }
+}
+
 fn is_id(id: &RawValue) -> bool {
     id.get().starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
 }

@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 use std::future::{pending, ready};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{error, fmt};
 
 use futures::future::Either;
 use futures::{FutureExt as _, TryFutureExt as _};
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, JsonRpcMessage, ProtocolVersion, RequestId,
-    ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, JsonRpcError, JsonRpcMessage, JsonRpcResponse,
+    ProtocolVersion, RequestId, ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
 };
 use rmcp::service::{
     DynService, MaybeSendFuture, NotificationContext, RequestContext, RunningService, Service, ServiceRole,
@@ -18,7 +19,7 @@ use rmcp::service::{
 };
 use rmcp::transport::Transport;
 use rmcp::{ErrorData, RoleClient};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,6 +35,9 @@ use crate::wire::{Raised, Relayed, Wire};
 /// How long a handler may go on after its session has ended (its context's token tells it); then it is dropped.
 const HANDLER_GRACE: Duration = Duration::from_secs(1);
 
+/// How many notifications of a server may wait for a handler at once; what is more is dropped.
+const MAX_TOLD: usize = 1024;
+
 /// A client handler of any type: what a server may ask of us, and tell us, in one epoch.
 pub struct Handler {
     inner: Box<dyn DynService<RoleClient>>,
@@ -43,12 +47,23 @@ pub struct Handler {
     tasks: TaskTracker,
     /// Takes what the server asks and tells, before it is read.
     relay: Option<Arc<dyn Relay>>,
+    /// The session that it serves, once there is one.
+    wire: Option<Wire>,
+    /// How many notifications wait for it.
+    told: Arc<AtomicUsize>,
 }
 
 impl Handler {
     /// Wraps an rmcp client handler (or any other client service).
     pub fn new(handler: impl Service<RoleClient>) -> Self {
-        Self { inner: Box::new(handler), end: CancellationToken::new(), tasks: TaskTracker::new(), relay: None }
+        Self {
+            inner: Box::new(handler),
+            end: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            relay: None,
+            wire: None,
+            told: Arc::default(),
+        }
     }
 
     /// Counts its tasks there.
@@ -93,7 +108,12 @@ impl Service<RoleClient> for Handler {
         request: <RoleClient as ServiceRole>::PeerReq,
         context: RequestContext<RoleClient>,
     ) -> impl Future<Output = Result<<RoleClient as ServiceRole>::Resp, ErrorData>> + MaybeSendFuture + '_ {
-        self.run(DynService::handle_request(&*self.inner, request, context))
+        let asked = Asked { wire: self.wire.as_ref(), id: raw_id(&context.id) };
+        let running = self.run(DynService::handle_request(&*self.inner, request, context));
+        async move {
+            let _asked = asked;
+            running.await
+        }
     }
 
     fn handle_notification(
@@ -101,7 +121,16 @@ impl Service<RoleClient> for Handler {
         notification: <RoleClient as ServiceRole>::PeerNot,
         context: NotificationContext<RoleClient>,
     ) -> impl Future<Output = Result<(), ErrorData>> + MaybeSendFuture + '_ {
-        self.run(DynService::handle_notification(&*self.inner, notification, context))
+        let token = match &notification {
+            ServerNotification::ProgressNotification(progress) => to_raw_value(&progress.params.progress_token).ok(),
+            _ => None,
+        };
+        let telling = Telling { wire: self.wire.as_ref(), token, told: &self.told };
+        let running = self.run(DynService::handle_notification(&*self.inner, notification, context));
+        async move {
+            let _telling = telling;
+            running.await
+        }
     }
 
     fn get_info(&self) -> <RoleClient as ServiceRole>::Info {
@@ -113,12 +142,43 @@ impl Service<RoleClient> for Handler {
     }
 }
 
+/// A request that the handler works on: over when this is dropped.
+struct Asked<'a> {
+    wire: Option<&'a Wire>,
+    id: Option<Box<RawValue>>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let (Some(wire), Some(id)) = (self.wire, &self.id) {
+            wire.ask_over(id);
+        }
+    }
+}
+
+/// A notification that the handler takes: told when this is dropped.
+struct Telling<'a> {
+    wire: Option<&'a Wire>,
+    /// Of which progress it tells.
+    token: Option<Box<RawValue>>,
+    told: &'a AtomicUsize,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.told.fetch_sub(1, Ordering::AcqRel);
+        if let (Some(wire), Some(token)) = (self.wire, &self.token) {
+            wire.progress_told(token);
+        }
+    }
+}
+
 /// Puts rmcp's service on the wire of an established session. `None` when the wire has a view already.
 ///
 /// It ends with the wire: contexts of running handlers are cancelled, and what they answer is dropped.
 pub(crate) fn serve(
     wire: &Wire,
-    handler: Handler,
+    mut handler: Handler,
     session: &Established,
 ) -> Option<RunningService<RoleClient, Handler>> {
     let mut frames = wire.attach()?;
@@ -126,7 +186,14 @@ pub(crate) fn serve(
     if let Some(relay) = handler.relay.clone() {
         wire.relay_to(Relayed::new(wire.clone(), relay, token.clone(), handler.tasks.clone()), &mut frames);
     }
-    let view = Seen { wire: wire.clone(), frames, token: token.clone(), _running: handler.tasks.token() };
+    handler.wire = Some(wire.clone());
+    let view = Seen {
+        wire: wire.clone(),
+        frames,
+        token: token.clone(),
+        told: handler.told.clone(),
+        _running: handler.tasks.token(),
+    };
     // From the version in the peer's info rmcp knows whether requests carry the client's context.
     Some(serve_directly_with_ct(handler, View(Box::new(view)), Some((*session.peer).clone()), token))
 }
@@ -139,6 +206,8 @@ struct Seen {
     frames: MailboxReader,
     /// rmcp's token for its loop and its handlers.
     token: CancellationToken,
+    /// How many notifications wait for the handler.
+    told: Arc<AtomicUsize>,
     /// rmcp's loop owns this.
     _running: TaskTrackerToken,
 }
@@ -184,7 +253,14 @@ impl Transport<RoleClient> for View {
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) if self.0.token.is_cancelled() => {
                 return Either::Left(ready(Ok(())).boxed());
             }
-            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,
+            JsonRpcMessage::Response(JsonRpcResponse { id, .. }) => {
+                raw_id(id).iter().for_each(|id| wire.ask_over(id));
+                None
+            }
+            JsonRpcMessage::Error(JsonRpcError { id, .. }) => {
+                id.as_ref().and_then(raw_id).iter().for_each(|id| wire.ask_over(id));
+                None
+            }
         };
         let frame = match serde_json::to_string(&item) {
             Ok(frame) => frame.into_boxed_str(),
@@ -225,7 +301,8 @@ impl Transport<RoleClient> for View {
 impl Seen {
     /// The message as rmcp knows it. An answer that rmcp cannot read becomes an error answer, so that its call is settled.
     fn read(&self, text: &str) -> Option<ServerJsonRpcMessage> {
-        match Frame::parse(text) {
+        let frame = Frame::parse(text);
+        match &frame {
             Frame::Response { id, outcome } => {
                 let id = request_id(id)?;
                 Some(match outcome.map(|result| serde_json::from_str::<ServerResult>(result.get())) {
@@ -247,12 +324,19 @@ impl Seen {
                         ErrorCode::INVALID_PARAMS.0,
                         &format!("unreadable request: {why}"),
                     ));
+                    self.wire.ask_over(id);
                     None
                 }
             },
             Frame::Notification { method, .. } => match serde_json::from_str::<ServerNotification>(text) {
-                Ok(notification) => Some(JsonRpcMessage::notification(notification)),
+                Ok(notification) if self.takes(&notification) => Some(JsonRpcMessage::notification(notification)),
+                Ok(_) => {
+                    self.wire.note_refused();
+                    self.wire.not_seen(&frame);
+                    None
+                }
                 Err(error) => {
+                    self.wire.not_seen(&frame);
                     tracing::warn!(epoch = %self.wire.epoch(), %method, "the server's notification cannot be read: {error}");
                     None
                 }
@@ -260,6 +344,28 @@ impl Seen {
             Frame::Unreadable(_) => None,
         }
     }
+}
+
+impl Seen {
+    /// Takes a notification for the handler, if there is room. One that takes back a request which is open always is.
+    fn takes(&self, notification: &ServerNotification) -> bool {
+        let takes_back = match notification {
+            ServerNotification::CancelledNotification(cancelled) => {
+                let id = cancelled.params.request_id.as_ref().and_then(raw_id);
+                id.is_some_and(|id| self.wire.is_asked(&id))
+            }
+            _ => false,
+        };
+        let room = self.told.load(Ordering::Acquire) < MAX_TOLD || takes_back;
+        if room {
+            self.told.fetch_add(1, Ordering::AcqRel);
+        }
+        room
+    }
+}
+
+fn raw_id(id: &RequestId) -> Option<Box<RawValue>> {
+    to_raw_value(id).ok()
 }
 
 fn error_data(RpcError { code, message, data, .. }: RpcError) -> ErrorData {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Failure, FailureClass};
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::link::{Ended, Fate, Outbound, Refusal, SendFailure};
 use crate::protocol::frame::RpcError;
 use crate::wire::open::{RawAnswer, Settled};
+use crate::wire::progress::{CallProgress, Progress};
 use crate::wire::relay::TakenBack;
 use crate::wire::{Raised, Wire};
 
@@ -27,7 +28,7 @@ pub(crate) struct Call {
     written: bool,
     answer: oneshot::Receiver<Settled>,
     state: State,
-    progress: Option<Arc<Notify>>,
+    progress: Option<Arc<CallProgress>>,
     /// The reason that the server is given when the call is dropped; `None` where it must not be told.
     reason: Option<&'static str>,
     /// The caller's own words about it, if it says any.
@@ -67,27 +68,13 @@ impl From<SendFailure> for CallFailure {
     }
 }
 
-/// Tells of the progress of one call.
-#[derive(Clone)]
-pub(crate) struct Progress(Option<Arc<Notify>>);
-
-impl Progress {
-    /// Resolves at the next progress notification for the call, or at once for one that came since this was last awaited.
-    pub(crate) async fn bumped(&self) {
-        match &self.0 {
-            Some(progress) => progress.notified().await,
-            None => pending().await,
-        }
-    }
-}
-
 impl Call {
     pub(crate) fn new(
         wire: Wire,
         id: u64,
         (outbound, fate): (Outbound, Fate),
         answer: oneshot::Receiver<Settled>,
-        progress: Option<Arc<Notify>>,
+        progress: Option<Arc<CallProgress>>,
         uncancelled: bool,
     ) -> Self {
         let reason = (!uncancelled).then_some("the caller stopped waiting");
@@ -120,6 +107,13 @@ impl Call {
     /// Its progress, where [`RequestOptions::progress`](crate::wire::RequestOptions::progress) asked for it.
     pub(crate) fn progress(&self) -> Progress {
         Progress(self.progress.clone())
+    }
+
+    /// Takes its place among what is sent at once, where there is room.
+    pub(crate) fn begin(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.frame = self.wire.try_queue(frame).err();
+        }
     }
 
     /// Sends the request and waits for its answer. Cancel safe; resolves once.

@@ -7,6 +7,10 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::protocol::frame::{canonical, id_number};
+use crate::wire::asks::StandStill;
+use crate::wire::progress::{CallProgress, Told};
+
 /// The server's answer as it came: a result, or an error.
 pub(crate) type RawAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
@@ -49,10 +53,41 @@ pub(crate) struct OpenCall {
     pub(crate) counts_until: Option<Instant>,
     /// Its place in [`HARMLESS`](crate::wire::HARMLESS).
     pub(crate) harmless: Option<usize>,
-    /// The caller's own progress token, as it was sent.
+    /// The caller's own progress token, if it has one; otherwise the token is the id.
     pub(crate) token: Option<Box<str>>,
+    /// What was told of the caller's progress, by this sending and those before it.
+    pub(crate) told: Option<Arc<Told>>,
+    /// What was told by those before it.
+    pub(crate) told_before: Option<f64>,
     pub(crate) answer: oneshot::Sender<Settled>,
-    pub(crate) progress: Option<Arc<Notify>>,
+    pub(crate) progress: Option<Arc<CallProgress>>,
+    /// The deadline that stands still while the server asks for something.
+    pub(crate) still: Option<Arc<StandStill>>,
+}
+
+impl OpenCall {
+    /// Notes progress of the call. Whether it is told: what an earlier sending has told is not told again.
+    fn note_progress(&self, value: Option<f64>) -> bool {
+        if let Some(progress) = &self.progress {
+            progress.bump();
+        }
+        let Some(value) = value else { return true };
+        if self.told_before.is_some_and(|before| value <= before) {
+            return false;
+        }
+        if let Some(told) = &self.told {
+            told.tell(value);
+        }
+        true
+    }
+}
+
+/// What to do with a progress notification.
+pub(crate) enum Noted {
+    /// It is passed on; the call that it is of, if it is of one of ours.
+    Passed(Option<Arc<CallProgress>>),
+    /// It was told before.
+    HeldBack,
 }
 
 impl OpenRequests {
@@ -84,32 +119,41 @@ impl OpenRequests {
         }
     }
 
-    /// Takes a request of the view out; `false` when it is not open.
-    pub(crate) fn close_view(&self, id: u64) -> bool {
-        let was_open = {
+    /// Takes a request of the view out, and tells when it was sent; `None` when it is not open.
+    pub(crate) fn close_view(&self, id: u64) -> Option<Instant> {
+        let sent = {
             let mut table = self.lock();
-            let was_open = table.view.remove(&id).is_some();
+            let sent = table.view.remove(&id);
             table.shrink();
-            was_open
+            sent
         };
         self.settled.notify_waiters();
-        was_open
+        sent
     }
 
-    /// Tells a request of ours that it makes progress.
-    pub(crate) fn bump(&self, id: u64) {
-        if let Some(progress) = self.lock().own.get(&id).and_then(|call| call.progress.as_ref()) {
-            progress.notify_one();
-        }
-    }
-
-    /// Tells the requests with this progress token of their callers' own that they make progress.
-    pub(crate) fn bump_token(&self, token: &str) {
-        for call in self.lock().own.values().filter(|call| call.token.as_deref() == Some(token)) {
-            if let Some(progress) = &call.progress {
-                progress.notify_one();
+    /// Notes a progress notification. A token that callers have given is theirs, whatever it looks like.
+    pub(crate) fn note_progress(&self, token: &RawValue, value: Option<f64>) -> Noted {
+        let (table, key) = (self.lock(), canonical(token));
+        let mut callers = table.own.values().filter(|call| call.token.as_ref() == Some(&key)).peekable();
+        if callers.peek().is_some() {
+            let (mut passed, mut progress) = (false, None);
+            for call in callers {
+                if call.note_progress(value) {
+                    (passed, progress) = (true, call.progress.clone());
+                }
             }
+            return if passed { Noted::Passed(progress) } else { Noted::HeldBack };
         }
+        let own = id_number(token).and_then(|id| table.own.get(&id)).filter(|call| call.token.is_none());
+        Noted::Passed(own.and_then(|call| {
+            call.note_progress(value);
+            call.progress.clone()
+        }))
+    }
+
+    /// The deadlines of the calls that are open now.
+    pub(crate) fn deadlines(&self) -> Vec<Arc<StandStill>> {
+        self.lock().own.values().filter_map(|call| call.still.clone()).collect()
     }
 
     /// When the oldest request that counts was made.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rmcp::model::ErrorCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
@@ -13,9 +12,6 @@ use tracing::Instrument as _;
 use crate::protocol::frame::{self, Frame};
 use crate::wire::Wire;
 use crate::wire::relay::{Ask, Relay, TakenBack};
-
-/// How many requests a server may have open at once; one more is refused.
-const MAX_ASKS: usize = 256;
 
 /// The requests of one epoch's server that the relay has not answered.
 pub(crate) struct Relayed {
@@ -49,18 +45,9 @@ impl Relayed {
     fn ask(&self, id: &RawValue, method: &str, params: Option<&RawValue>) {
         let (end, taken_back) = (self.end.child_token(), TakenBack::default());
         let key: Box<str> = id.get().into();
-        {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            if open.len() >= MAX_ASKS {
-                let refusal = "too many requests are open";
-                return self.wire.reply(frame::error(id, ErrorCode::INTERNAL_ERROR.0, refusal));
-            }
-            if open.contains_key(&key) {
-                let refusal = "a request with this id is open";
-                return self.wire.reply(frame::error(id, ErrorCode::INVALID_REQUEST.0, refusal));
-            }
-            open.insert(key.clone(), (end.clone(), taken_back.clone()));
-        }
+        // The wire has seen to it that there are not too many, and none twice.
+        let opened = (end.clone(), taken_back.clone());
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), opened);
         let asking = Asking { wire: self.wire.clone(), open: self.open.clone(), key };
         let (relay, method, params) = (self.relay.clone(), method.to_owned(), params.map(ToOwned::to_owned));
         let run = async move {
@@ -114,5 +101,8 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        if let Ok(id) = serde_json::from_str(&self.key) {
+            self.wire.ask_over(id);
+        }
     }
 }

@@ -136,7 +136,7 @@ async fn a_broken_answer_settles_its_call_at_once() {
     let (mut call, request) = written(&wire, &mut far).await;
     far.say_text(&format!(r#"{{"id":{},"result":["{}",NaN]}}"#, request["id"], "x".repeat(1000))).await;
     assert!(call.answer().await.unwrap_err().cause.ends_with("xxx"), "only its beginning is told");
-    assert_eq!((wire.open_count(), wire.stats().unreadable, wire.take_answered()), (0, 8, false));
+    assert_eq!((wire.open_count(), wire.stats().unreadable, wire.take_answers().answered), (0, 8, false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -437,7 +437,7 @@ async fn k24_progress_with_its_own_token_is_reported_and_passed_on() {
     let request: Value = serde_json::from_str(frame.frame()).unwrap();
     frame.finish(Ok(()));
     assert_eq!(request["params"], json!({ "name": "x", "_meta": { "trace": 1, "progressToken": call.id() } }));
-    let bumped = async |progress: &crate::wire::call::Progress| {
+    let bumped = async |progress: &crate::wire::progress::Progress| {
         tokio::select! {
             biased;
             () = progress.bumped() => true,
@@ -484,18 +484,18 @@ async fn the_facts_of_liveness_are_kept() {
     advance(Duration::from_secs(1)).await;
     wire.view_asked(3);
     assert_eq!((wire.oldest_open(), wire.open_count()), (Some(start + Duration::from_secs(2)), 2));
-    assert!(!wire.take_answered());
+    assert!(!wire.take_answers().answered);
     far.say(json!({ "jsonrpc": "2.0", "method": "notifications/message" })).await;
     settle().await;
     assert_eq!(wire.last_inbound(), start + Duration::from_secs(3));
-    assert!(!wire.take_answered());
+    assert!(!wire.take_answers().answered);
     far.answer(&request, json!(1)).await;
     settle().await;
-    assert!(wire.take_answered() && !wire.take_answered());
+    assert!(wire.take_answers().answered && !wire.take_answers().answered);
     assert_eq!(wire.oldest_open(), Some(start + Duration::from_secs(3)));
     far.say(json!({ "jsonrpc": "2.0", "id": 3, "error": {} })).await;
     settle().await;
-    assert!(wire.take_answered());
+    assert!(wire.take_answers().answered);
     assert_eq!((wire.oldest_open(), wire.open_count()), (None, 0));
     drop(first);
 }
@@ -584,4 +584,148 @@ async fn the_wait_for_an_answer_can_be_resumed_after_the_end() {
     drop(far.frames.try_recv());
     assert_eq!(call.answer().await.unwrap_err().sent, Sent::No);
     settled(&mut call).await;
+}
+
+/// A call with this progress token of its caller's own, written.
+async fn with_token(wire: &Wire, far: &mut Far, token: &Value, told: Option<&Arc<Told>>) -> Call {
+    let token = serde_json::value::to_raw_value(token).unwrap();
+    let options = RequestOptions { progress: ProgressToken::Callers(&token), told, ..Default::default() };
+    let mut call = wire.request("tools/call", None, options);
+    tokio::select! {
+        biased;
+        answer = call.answer() => panic!("{answer:?}"),
+        _ = far.read() => {}
+    }
+    call
+}
+
+fn progress(token: &Value, value: f64) -> Value {
+    let params = json!({ "progressToken": token, "progress": value });
+    json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
+}
+
+async fn bumped(call: &Call) -> bool {
+    let progress = call.progress();
+    tokio::select! {
+        biased;
+        () = progress.bumped() => true,
+        () = settle() => false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b11_a_callers_token_of_any_kind_is_its_own_and_no_other_calls() {
+    let (wire, mut far) = wire();
+    let own = RequestOptions { progress: ProgressToken::Own, ..Default::default() };
+    let other = wire.request("tools/call", None, own);
+    for token in [json!(other.id()), json!(other.id().to_string()), json!("a\"b"), json!(1.5), json!([1]), json!(true)]
+    {
+        let call = with_token(&wire, &mut far, &token, None).await;
+        far.say(progress(&token, 1.0)).await;
+        assert!(bumped(&call).await, "{token}");
+        assert!(!bumped(&other).await, "{token}");
+    }
+    // The number of a call is no token of a call that has its caller's.
+    let call = with_token(&wire, &mut far, &json!("mine"), None).await;
+    far.say(progress(&json!(call.id()), 1.0)).await;
+    assert!(!bumped(&call).await);
+    // A string is itself, however it is written.
+    let call = with_token(&wire, &mut far, &json!("a/b"), None).await;
+    far.say_text(
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"a\/b","progress":1}}"#,
+    )
+    .await;
+    assert!(bumped(&call).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn b11_progress_that_was_told_is_not_told_again_by_a_second_sending() {
+    let (wire, mut far) = wire();
+    let mut frames = wire.attach().unwrap();
+    let told = Arc::<Told>::default();
+    let token = json!("t");
+    let first = with_token(&wire, &mut far, &token, Some(&told)).await;
+    for value in [1.0, 2.0, 3.0] {
+        far.say(progress(&token, value)).await;
+        assert!(frames.next().await.is_some());
+    }
+    drop(first);
+    far.expect("notifications/cancelled").await;
+    let second = with_token(&wire, &mut far, &token, Some(&told)).await;
+    for value in [1.0, 2.0, 3.0, 3.5] {
+        far.say(progress(&token, value)).await;
+        assert!(bumped(&second).await, "{value}: it is progress, told or not");
+    }
+    assert!(frames.next().await.unwrap().contains("3.5"));
+    assert!(frames.try_next().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_keep_their_order_when_the_queue_is_full() {
+    let (wire, mut far) = wire();
+    let count = crate::link::OUTBOUND_CAPACITY * 2;
+    let sending: Vec<_> = (0..count).map(|n| wire.send(n.to_string().into())).collect();
+    let last = wire.send("given up".into());
+    drop(last);
+    // Looked at in another order than given.
+    let fates = tokio::spawn(futures::future::join_all(sending.into_iter().rev()));
+    for n in 0..count {
+        assert_eq!(far.read().await, json!(n));
+    }
+    assert!(fates.await.unwrap().into_iter().all(|fate| fate.is_ok()));
+    assert!(far.is_quiet().await);
+    // Those that wait when the wire ends are lost, and told so.
+    let sending: Vec<_> = (0..count).map(|n| wire.send(n.to_string().into())).collect();
+    wire.end(closed_here());
+    wire.ended().await;
+    let frames = far.frames;
+    drop(frames);
+    for fate in sending {
+        assert_eq!(fate.await.unwrap_err().sent, Sent::No);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m7_deadlines_stand_still_for_calls_that_were_open_when_the_server_asked() {
+    let (wire, far) = wire();
+    let still = Arc::<StandStill>::default();
+    let call = wire.request("tools/call", None, RequestOptions { still: Some(&still), ..Default::default() });
+    far.say(json!({ "jsonrpc": "2.0", "id": "a", "method": "elicitation/create" })).await;
+    settle().await;
+    let late = Arc::<StandStill>::default();
+    let late_call = wire.request("tools/call", None, RequestOptions { still: Some(&late), ..Default::default() });
+    advance(Duration::from_secs(30)).await;
+    wire.ask_over(&serde_json::value::to_raw_value("a").unwrap());
+    advance(Duration::from_secs(30)).await;
+    assert_eq!((still.stood(), late.stood()), (Duration::from_secs(30), Duration::ZERO));
+    drop((call, late_call));
+}
+
+#[tokio::test(start_paused = true)]
+async fn m4_answers_tell_what_they_answer_and_whether_it_was_a_result() {
+    let (wire, mut far) = wire();
+    let start = Instant::now();
+    let (mut call, request) = written(&wire, &mut far).await;
+    advance(Duration::from_secs(1)).await;
+    let mut ping = wire.request("ping", None, RequestOptions { uncounted: true, ..Default::default() });
+    settled(&mut ping).await;
+    let asked = far.expect("ping").await;
+    far.answer(&asked, json!({})).await;
+    settle().await;
+    let sent = Some(start + Duration::from_secs(1));
+    assert_eq!(wire.take_answers(), Answers { answered: false, served: false, sent });
+    far.answer(&request, json!({ "content": [] })).await;
+    drop(call.answer().await);
+    assert_eq!(wire.take_answers(), Answers { answered: true, served: false, sent: Some(start) });
+    // Of what a view has asked, the wire sees the result.
+    for (result, served) in [
+        (json!({ "content": [], "isError": true }), false),
+        (json!({ "content": [{ "text": "\"isError\":true" }] }), true),
+    ] {
+        wire.view_asked(7);
+        far.say(json!({ "jsonrpc": "2.0", "id": 7, "result": result })).await;
+        settle().await;
+        assert_eq!(wire.take_answers().served, served, "{result}");
+    }
+    assert_eq!(wire.take_answers(), Answers::default());
 }

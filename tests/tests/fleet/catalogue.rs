@@ -2,7 +2,7 @@
 
 use mcp_reconnect::CallError;
 use mcp_reconnect::ServerState;
-use mcp_reconnect::config::{CataloguePolicy, Connect, FleetConfig};
+use mcp_reconnect::config::{CataloguePolicy, Connect, FleetConfig, OnPark};
 use mcp_reconnect::core::{ParkReason, Status, WakeCause};
 use mcp_reconnect::fleet::{Aspect, Fingerprint, FleetCallError, FleetEvent, LookupError, Notice, Outcome};
 use rmcp::model::CallToolRequestParams;
@@ -34,8 +34,9 @@ async fn a_park_withdraws_once_a_revival_publishes_once_before_ready() {
     }
     assert_eq!(words, ["tools -a__echo -a__write", "PARKED(exhausted)"]);
     assert_eq!(tools(&fleet), ["b__b"]);
-    let why = not_offered(fleet.call_tool("a__echo", None).await);
-    assert_eq!(why, LookupError::NotOffered { server: "a".into(), tool: "echo".into() });
+    // A call asks for it all the same.
+    let refused = fleet.call_tool("a__echo", None).await;
+    assert!(matches!(refused, Err(FleetCallError::Call { error: CallError::Refused { .. }, .. })), "{refused:?}");
     server.set_script("").unwrap();
     let mut revived = Vec::new();
     loop {
@@ -374,4 +375,38 @@ async fn nothing_is_withdrawn_that_was_never_offered() {
     until_parked(&mut events, "s", ParkReason::Exhausted).await;
     fleet.shutdown().await;
     assert!(told(&mut events).iter().all(|event| !matches!(event, FleetEvent::Tools(_))));
+}
+
+/// S9: a call of a tool that is known dials a parked server, as a connection's own does.
+#[tokio::test(start_paused = true)]
+async fn a_call_dials_a_parked_server() {
+    let server = memory("spawn 1:\n after 20s exit 1\nspawn 2..:\n start exit 1");
+    let (fleet, mut events) = watched();
+    fleet.apply(config(&[("s", &server)]));
+    until_parked(&mut events, "s", ParkReason::Exhausted).await;
+    assert!(tools(&fleet).is_empty(), "withdrawn");
+    server.set_script("").unwrap();
+    assert!(fleet.call_tool("s__echo", None).await.is_ok());
+    assert_eq!(tools(&fleet), ["s__echo", "s__write"]);
+    // One that stays away says why it is not there.
+    server.set_script("start exit 1").unwrap();
+    fleet.connection("s").unwrap().invalidate(epoch(2), "gone");
+    until_parked(&mut events, "s", ParkReason::Exhausted).await;
+    let refused = fleet.call_tool("s__echo", None).await;
+    assert!(matches!(refused, Err(FleetCallError::Call { error: CallError::Refused { .. }, .. })), "{refused:?}");
+    fleet.shutdown().await;
+}
+
+/// S9: the tools of a parked server may stay, so that no host's list changes.
+#[tokio::test(start_paused = true)]
+async fn tools_of_a_parked_server_may_be_kept() {
+    let server = memory("spawn 1:\n after 20s exit 1\nspawn 2..:\n start exit 1");
+    let (fleet, mut events) = watched();
+    fleet.apply(only("s", with(&server, |server| server.on_park = OnPark::Keep)));
+    until_parked(&mut events, "s", ParkReason::Exhausted).await;
+    assert_eq!(tools(&fleet), ["s__echo", "s__write"]);
+    server.set_script("").unwrap();
+    assert!(fleet.call_tool("s__echo", None).await.is_ok());
+    fleet.shutdown().await;
+    assert!(tools(&fleet).is_empty(), "of a fleet that has ended");
 }

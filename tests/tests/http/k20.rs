@@ -29,7 +29,7 @@ async fn refused_until(connection: &Connection) -> Instant {
 /// Also R078: tripped, down, and up again. The first call after the time that callers were told is served.
 #[tokio::test]
 async fn k20_wedge() {
-    let server = serve("call write never").await;
+    let server = serve("ping never\ncall write never").await;
     let knobs = config(|knobs| knobs.breaker_open(secs(1)));
     let connection = builder(&server).config(knobs).build().unwrap();
     let mut events = connection.events();
@@ -101,7 +101,7 @@ async fn k20_statuses_are_no_strikes() {
 
 #[tokio::test]
 async fn k20_half_open_lets_one_caller_through_and_success_closes() {
-    let server = serve("call write never").await;
+    let server = serve("ping never\ncall write never").await;
     let knobs = config(|knobs| knobs.breaker_open(secs(2)));
     let connection = builder(&server).config(knobs).build().unwrap();
     connection.session().await.unwrap();

@@ -68,7 +68,8 @@ pub(crate) struct ProxyArgs {
     /// How long a call waits for a server that is not there [default: what its config says, else 30s]
     #[arg(long, value_name = "DURATION", value_parser = source::duration)]
     max_wait: Option<Duration>,
-    /// How long a silent server may hold a call that can be sent again before it is given up [default: 25s]
+    /// How long a silent server may hold a call that can be sent again before it is given up [default: 25s over HTTP,
+    /// else 65s]
     #[arg(long, value_name = "DURATION", value_parser = source::duration)]
     hung_after: Option<Duration>,
     /// Which calls may be sent again when a session has failed under them [default: what its config says, else

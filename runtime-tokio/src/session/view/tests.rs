@@ -106,7 +106,7 @@ async fn typed_calls_go_and_come() {
     assert_eq!(first.await.unwrap().unwrap()["content"][0]["text"], "one");
     assert_eq!(second.await.unwrap().unwrap()["content"][0]["text"], "two");
     assert_eq!(wire.open_count(), 0);
-    assert!(wire.take_answered());
+    assert!(wire.take_answers().answered);
     // Our own requests are answered beside the view.
     let mut own = wire.request("ping", None, Default::default());
     let (answer, ()) = tokio::join!(own.answer(), async {
@@ -287,4 +287,73 @@ async fn a_message_that_could_not_be_sent_says_how_far_it_got() {
     for call in calls {
         assert!(call.await.unwrap().is_err());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b2_a_handler_is_asked_256_times_at_once_and_told_1024_times() {
+    let (user, _running, wire, mut far) = view("2025-11-25");
+    for id in 0..300 {
+        far.say(elicitation(id)).await;
+        if id >= 256 {
+            let refused = far.read().await;
+            assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(id), &json!(-32603)));
+        }
+    }
+    assert_eq!(wire.stats().refused, 44);
+    far.say(elicitation(7)).await;
+    assert_eq!(far.read().await["error"]["message"], "too many requests are open");
+    // One that is taken back leaves its place.
+    far.say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } })).await;
+    settle().await;
+    far.say(elicitation(7)).await;
+    assert!(far.is_quiet().await);
+    assert_eq!(user.notes(), ["cancelled"]);
+}
+
+/// Takes a second for each progress, and for ever for a log message.
+#[derive(Clone, Default)]
+struct Slow(Arc<Mutex<Vec<f64>>>);
+
+impl ClientHandler for Slow {
+    async fn on_progress(&self, params: rmcp::model::ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.0.lock().unwrap().push(params.progress);
+    }
+
+    async fn on_logging_message(&self, _: LoggingMessageNotificationParam, _: NotificationContext<RoleClient>) {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b11_the_last_progress_is_told_before_the_result() {
+    let (wire, mut far) = wire();
+    let slow = Slow::default();
+    let _running = serve(&wire, Handler::new(slow.clone()), &session("2025-11-25")).expect("the first view");
+    let options = crate::wire::RequestOptions { progress: crate::wire::ProgressToken::Own, ..Default::default() };
+    let mut call = wire.request("tools/call", None, options);
+    let progress = call.progress();
+    let far_end = async {
+        let request = far.expect("tools/call").await;
+        let params = json!({ "progressToken": request["params"]["_meta"]["progressToken"], "progress": 0.5 });
+        far.say(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })).await;
+        far.answer(&request, json!({})).await;
+    };
+    let (answer, ()) = tokio::join!(call.answer(), far_end);
+    assert!(answer.unwrap().is_ok());
+    assert!(slow.0.lock().unwrap().is_empty());
+    progress.told().await;
+    assert_eq!(*slow.0.lock().unwrap(), [0.5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn b2_notifications_that_a_slow_handler_cannot_take_are_dropped_and_counted() {
+    let (wire, far) = wire();
+    let _running = serve(&wire, Handler::new(Slow::default()), &session("2025-11-25")).expect("the first view");
+    for n in 0..1100 {
+        let params = json!({ "level": "info", "data": n });
+        far.say(json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params })).await;
+        settle().await;
+    }
+    assert_eq!(wire.stats().refused, 76);
 }

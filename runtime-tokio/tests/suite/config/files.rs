@@ -75,6 +75,7 @@ fn write_rest(lines: &mut String, server: &ServerConfig) {
             format!("probe_patience {:?}", server.probe_patience),
             format!("{:?}", server.tools),
             format!("on_change {:?}", server.on_change),
+            format!("on_park {:?}", server.on_park),
         ]
     };
     for (line, default) in rest(server).into_iter().zip(rest(&default)) {

@@ -197,6 +197,7 @@ fn only_what_needs_a_new_connection_is_in_the_digest() {
     assert!(same(|s| s.max_in_flight = std::num::NonZeroU32::new(9)));
     assert!(same(|s| s.tools.exclude.push("a".into())));
     assert!(same(|s| s.on_change = CataloguePolicy::Refuse));
+    assert!(!same(|s| s.on_park = mcp_reconnect::OnPark::Keep));
     assert!(!same(|s| s.era = mcp_reconnect::EraPolicy::Legacy));
     assert!(!same(|s| s.require = mcp_reconnect::Require::None));
 }
