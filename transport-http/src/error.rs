@@ -138,8 +138,8 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)
     found
 }
 
-/// Whether nobody listened at the address that was tried last. Others that were tried before have failed as fast: one
-/// that lets a connection run into its time-out is told as such.
+/// Whether nobody listened at the address whose failure is told: the first of its family. That no other one let the
+/// connection run into its time-out shows in how long it took.
 fn is_refusal(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -215,14 +215,16 @@ async fn refused_is_what_is_refused_everywhere_and_at_once() {
     let class = async |server: &HttpServer| Peer::of(server).exchange(CALL).await.unwrap_err().failure.class;
     assert_eq!(class(&to(&["127.0.0.3", "127.0.0.4"])).await, FailureClass::Refused);
     assert_eq!(class(&to(&["::1", "127.0.0.4"])).await, FailureClass::Refused);
-    // One that does not answer, with a backlog that is full, before one that refuses.
+    // One that does not answer, with a backlog that is full, beside one that refuses.
     drop(listener);
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
     socket.bind(([127, 0, 0, 2], port).into()).unwrap();
     let _full = full(socket.listen(1).unwrap()).await;
-    let slow = to(&["127.0.0.2", "127.0.0.4"]).connect_timeout(Duration::from_millis(400));
-    assert_eq!(class(&slow).await, FailureClass::Transport);
+    for addresses in [["127.0.0.2", "127.0.0.4"], ["127.0.0.4", "127.0.0.2"], ["::1", "127.0.0.2"]] {
+        let slow = to(&addresses).connect_timeout(Duration::from_millis(400));
+        assert_eq!(class(&slow).await, FailureClass::Transport, "{addresses:?}");
+    }
     // A proxy that is down, and a name without an address.
     let proxied = to(&["127.0.0.4"]).proxy(&format!("http://127.0.0.4:{port}")).unwrap();
     assert_eq!(class(&proxied).await, FailureClass::Transport);
