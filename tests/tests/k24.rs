@@ -1,5 +1,7 @@
 //! K24: how long a request lives, and how its end is told.
 
+#![expect(deprecated, reason = "rmcp deprecates roots, which legacy servers ask for")]
+
 use std::time::Duration;
 
 use mcp_reconnect::core::replay::Sent;
