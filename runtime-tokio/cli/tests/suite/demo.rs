@@ -322,7 +322,7 @@ fn headers_go_with_every_request_to_the_url() {
         let (mut stream, _) = listener.accept().expect("a client");
         let head = BufReader::new(&stream).lines().map(|line| line.expect("UTF-8").to_lowercase());
         let head: Vec<_> = head.take_while(|line| !line.is_empty()).collect();
-        let refused = b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\nContent-Length: 0\r\n\r\n";
+        let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
         stream.write_all(refused).expect("it reads");
         head
     });

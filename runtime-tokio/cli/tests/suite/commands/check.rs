@@ -40,7 +40,7 @@ fn a_server_that_fails_is_told_with_state_class_and_cause() {
     for (server, state, cause) in [
         ("broken", "transient_failure, transport: ", "exited with status 4; stderr: no key"),
         ("missing", "parked (permanent), permanent: ", "No such file or directory"),
-        ("refused", "transient_failure, transport: ", "refused"),
+        ("refused", "transient_failure, refused: ", "Connection refused"),
     ] {
         let line = line(server);
         assert!(line.starts_with("fail ") && line.contains(state) && line.contains(cause), "{line}");
