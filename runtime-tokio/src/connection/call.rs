@@ -262,16 +262,17 @@ impl<'a> Call<'a> {
             Some(doubt) => asker.settle(doubt, self.patience.until()).await,
             None => Verdict::Well,
         };
-        let over = matches!(asked, Verdict::Gone(_) | Verdict::Lost | Verdict::Ended);
+        let gone = matches!(asked, Verdict::Gone(_));
+        let over = gone || matches!(asked, Verdict::Lost | Verdict::Ended);
         let never_ran = doubt.is_some_and(|doubt| doubt.never_ran(&asked));
         match answer {
             // An error as a result (`isError`), of a session that is gone.
-            Ok(Ok(_)) if over && repeatable => {
+            Ok(Ok(_)) if gone && repeatable => {
                 let cause = "the server has lost the session".into();
                 Settled::Failed(Failed { sent: Sent::Maybe, failure: FailureClass::SessionGone.into(), cause, over })
             }
             Ok(Ok(result)) => Settled::Result(result),
-            Ok(Err(error)) if !over => Settled::Error(error),
+            Ok(Err(error)) if !gone => Settled::Error(error),
             Ok(Err(error)) => {
                 let sent = if never_ran { Sent::Refused } else { Sent::Maybe };
                 let cause = format!("the server has lost the session: {error}").into();
@@ -279,7 +280,6 @@ impl<'a> Call<'a> {
             }
             Err(CallFailure { sent, failure, cause, doubt }) => {
                 let over = over || doubt.is_none() && !session.wire().control().survives();
-                let gone = over && matches!(asked, Verdict::Gone(_));
                 let failure = if gone { FailureClass::SessionGone.into() } else { failure };
                 let sent = if never_ran { Sent::Refused } else { sent };
                 Settled::Failed(Failed { sent, failure, cause, over })

@@ -228,7 +228,7 @@ async fn k02_a_404_to_the_standing_stream_ends_the_session() {
     assert_eq!(soon(until_ready(&mut events)).await, 2);
     let ledger = server.ledger();
     // The session is asked whether it was meant.
-    assert_eq!((ledger.initializes(), ledger.executions("write"), ledger.posts_of("ping")), (2, 1, 1));
+    assert_eq!((ledger.initializes(), ledger.executions("write"), ledger.posts_of("tools/list")), (2, 1, 3));
     assert_forgotten(&ledger);
 }
 

@@ -394,3 +394,32 @@ async fn k19_two_connections_share_a_refresh() {
     }
     assert_eq!(keys.asked(), (1, 0));
 }
+
+/// New credentials that nobody told of are found by the next caller: no operator is needed, and no probe.
+#[tokio::test]
+async fn k19_a_caller_finds_new_credentials() {
+    let keys = Keyring::holding("T1", None);
+    let (server, connection, mut events) = ready("token T1", &keys).await;
+    server.set_script("token T2").await.unwrap();
+    assert!(connection.call_tool(tool("write")).await.is_err());
+    until_status(&mut events, |status| status == Status::Parked(ParkReason::NeedsAuth)).await;
+    let dials = connection.snapshot().stats.dials;
+    keys.log_in("T2");
+    assert_eq!(text(connection.call_tool(tool_with("write", "in")).await), "in");
+    assert_eq!(connection.snapshot().stats.dials, dials + 1);
+}
+
+/// With the refused credentials a caller brings no dial, however often it comes.
+#[tokio::test]
+async fn k19_refused_credentials_are_not_tried_again() {
+    let keys = Keyring::holding("T1", None);
+    let (server, connection, mut events) = ready("token T1", &keys).await;
+    server.set_script("token T2").await.unwrap();
+    assert!(connection.call_tool(tool("write")).await.is_err());
+    until_status(&mut events, |status| status == Status::Parked(ParkReason::NeedsAuth)).await;
+    let dials = connection.snapshot().stats.dials;
+    for _ in 0..5 {
+        assert!(connection.call_tool(tool("write")).await.is_err());
+    }
+    assert_eq!(connection.snapshot().stats.dials, dials);
+}
