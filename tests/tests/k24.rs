@@ -185,8 +185,9 @@ async fn k24_stuck() {
     let (server, connection, mut events) = ready("spawn 1:\n call write deaf, never").await;
     hang(&connection).await;
     let began = Instant::now();
-    assert_eq!(text(connection.call_tool(tool_with("echo", "two")).await), "two");
-    assert!(began.elapsed() < secs(50), "{:?}", began.elapsed());
+    // Two pings and a listing, 20 s each.
+    assert_eq!(text(connection.call_tool_with(tool_with("echo", "two"), &within(secs(120))).await), "two");
+    assert!(began.elapsed() < secs(61), "{:?}", began.elapsed());
     assert_eq!(until_ready(&mut events).await, 2);
     let ledger = server.ledger();
     assert_eq!((ledger.spawns(), ledger.of_spawn(2).executions("echo")), (2, 1));
@@ -204,7 +205,7 @@ async fn k24_stuck_fails_fast() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(took < secs(60), "{took:?}");
+    assert!(took < secs(61), "{took:?}");
     assert_eq!(until_ready(&mut events).await, 2);
     assert_eq!(server.ledger().calls("write"), 1, "nothing more was read");
 }
@@ -214,7 +215,7 @@ async fn k24_stuck_fails_fast() {
 async fn k24_stuck_mute() {
     let (server, connection, mut events) = ready("spawn 1:\n call write mute, never").await;
     hang(&connection).await;
-    assert_eq!(text(connection.call_tool(tool_with("echo", "two")).await), "two");
+    assert_eq!(text(connection.call_tool_with(tool_with("echo", "two"), &within(secs(120))).await), "two");
     assert_eq!(until_ready(&mut events).await, 2);
     assert_eq!(server.ledger().spawns(), 2);
 }
@@ -243,7 +244,7 @@ async fn k24_a_serial_server_is_not_recycled() {
 /// Who was told that there was no reply is told no lies about the strikes.
 #[tokio::test(start_paused = true)]
 async fn k24_a_timeout_is_noted_before_it_is_told() {
-    let (_server, connection, _events) = ready("call write never").await;
+    let (_server, connection, _events) = ready("ping never\ncall write never").await;
     for strikes in 1..=4 {
         hang(&connection).await;
         assert_eq!(connection.snapshot().breaker, Breaker::Closed { strikes });
@@ -286,8 +287,8 @@ async fn asked(
 /// M7: the user may take longer for the answer than the call may take without.
 #[tokio::test(start_paused = true)]
 async fn k24_a_deadline_stands_still_while_the_user_is_asked() {
-    let (answer, took) = asked("elicitation", secs(100), &within(secs(10))).await;
-    assert_eq!((text(answer).as_str(), took), ("done", secs(105)));
+    let (answer, took) = asked("elicitation", secs(80), &within(secs(10))).await;
+    assert_eq!((text(answer).as_str(), took), ("done", secs(85)));
     // Two minutes in all, where the timeout is shorter.
     let (answer, took) = asked("elicitation", secs(1000), &within(secs(30))).await;
     assert!(matches!(answer, Err(CallError::DeadlineExceeded { .. })), "{answer:?}");
@@ -310,21 +311,20 @@ async fn k24_a_deadline_stands_still_for_roots_for_five_seconds() {
 
 // Hung calls.
 
-/// M3: a slow tool is no hung one: ten times the longest that it has taken, and only after ten answers.
+/// M3: what is known of a tool tells a hung call from a slow one, once ten answers tell anything.
 #[tokio::test(start_paused = true)]
 async fn k24_a_call_is_hung_by_what_is_known_of_its_tool() {
-    // Quick ten times over, or not known well enough.
     for (answers, ends) in [(10, true), (5, false)] {
-        let server = memory("ping never\nlist delay 1ms\ncall echo delay 1s");
-        let connection = builder(&server).build().unwrap();
+        let server = memory("tools echo(readOnly), quick\nspawn 1:\n call echo mute, never");
+        let knobs = config(|knobs| knobs.keepalive(secs(15)).ping_timeout(secs(5)));
+        let connection = builder(&server).config(knobs).build().unwrap();
         connection.session().await.unwrap();
         for _ in 0..answers {
-            connection.call_tool(tool("echo")).await.unwrap();
+            connection.call_tool(tool("quick")).await.unwrap();
         }
-        server.set_script("ping never\nlist never\ncall echo never").unwrap();
         let options = CallOptions { hung_after: Some(secs(25)), ..within(secs(600)) };
         let call = timeout(secs(300), connection.call_tool_with(tool("echo"), &options)).await;
-        assert_eq!(server.ledger().spawns() > 1, ends, "{answers}: {call:?}");
+        assert_eq!((call.is_ok(), server.ledger().spawns() > 1), (ends, ends), "{answers}: {call:?}");
         connection.shutdown().await;
     }
 }

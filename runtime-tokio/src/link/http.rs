@@ -1,5 +1,6 @@
 //! A server behind streamable HTTP as a [`Link`]: the parts of `mcp-reconnect-http`, assembled and driven.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -40,16 +41,23 @@ const HUNG_AFTER: Duration = Duration::from_secs(25);
 pub struct HttpConnector {
     server: HttpServer,
     left: Left,
+    orphans: Orphans,
 }
 
 /// The client of a session that its server has disowned, for the next link.
 type Left = Arc<std::sync::Mutex<Option<Arc<HttpClient>>>>;
 
+/// The ids of sessions that were given up and that the server may still hold: released when the next one is up.
+type Orphans = Arc<std::sync::Mutex<VecDeque<Arc<str>>>>;
+
+/// How many such ids are kept; the oldest goes.
+const ORPHANS: usize = 16;
+
 impl HttpConnector {
     /// Reaches this server.
     pub fn new(server: HttpServer) -> Self {
         // The session is asked, whatever the words.
-        Self { server: server.without_words(), left: Left::default() }
+        Self { server: server.without_words(), left: Left::default(), orphans: Orphans::default() }
     }
 
     /// The server.
@@ -75,6 +83,7 @@ impl Connector for HttpConnector {
         let shared = Arc::new(Shared {
             client: Arc::new(client),
             left: self.left.clone(),
+            orphans: self.orphans.clone(),
             end: End::default(),
             stop: attempt.cancel.child_token(),
             established: CancellationToken::new(),
@@ -113,6 +122,7 @@ impl Connector for HttpConnector {
 struct Shared {
     client: Arc<HttpClient>,
     left: Left,
+    orphans: Orphans,
     end: End,
     /// Stops the link's tasks.
     stop: CancellationToken,
@@ -141,8 +151,15 @@ impl Shared {
 
     /// Ends the link: nothing new is sent, what is under way may settle. The first cause stays.
     fn end(&self, failure: Failure, cause: Arc<str>) {
+        self.client.disown();
+        if let Some(id) = self.client.left_behind() {
+            let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+            if !orphans.contains(&id) {
+                orphans.truncate(ORPHANS - 1);
+                orphans.push_front(id);
+            }
+        }
         if failure.class == FailureClass::SessionGone {
-            self.client.disown();
             // Who answers is reached as well by the next session, without a new connection.
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.client.clone());
         }
@@ -235,6 +252,7 @@ impl Shared {
     /// Keeps the standing stream of a legacy session.
     async fn stand(self: Arc<Self>, inbound: mpsc::Sender<Box<str>>) {
         self.initialized.cancelled().await;
+        self.spawn(self.clone().release());
         // It keeps its connection: the one that is open is for those who wait for an answer.
         drop(timeout(STANDS_BACK, self.begun.cancelled()).await);
         let mut standing = Standing::new(self.client.clone());
@@ -245,6 +263,15 @@ impl Shared {
                 StandingEvent::Session(error) => return self.end(error.failure, error.cause),
                 StandingEvent::Doubt(error) => self.report(LinkNews::Doubt(refusal(&error))),
             }
+        }
+    }
+
+    /// Ends the sessions before this one at the server, which may still hold them.
+    async fn release(self: Arc<Self>) {
+        loop {
+            let id = self.orphans.lock().unwrap_or_else(PoisonError::into_inner).pop_back();
+            let Some(id) = id else { return };
+            self.client.release(&id).await;
         }
     }
 

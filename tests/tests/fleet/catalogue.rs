@@ -390,7 +390,7 @@ async fn a_call_dials_a_parked_server() {
     assert_eq!(tools(&fleet), ["s__echo", "s__write"]);
     // One that stays away says why it is not there.
     server.set_script("start exit 1").unwrap();
-    fleet.connection("s").unwrap().invalidate(epoch(2), "gone");
+    fleet.connection("s").unwrap().invalidate(epoch(epoch_of(&fleet, "s")), "gone");
     until_parked(&mut events, "s", ParkReason::Exhausted).await;
     let refused = fleet.call_tool("s__echo", None).await;
     assert!(matches!(refused, Err(FleetCallError::Call { error: CallError::Refused { .. }, .. })), "{refused:?}");

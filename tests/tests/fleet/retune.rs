@@ -83,7 +83,7 @@ async fn retuned_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn retuned_breaker() {
-    let (server, fleet) = retuned("call echo never", |server| {
+    let (server, fleet) = retuned("ping never\ncall echo never", |server| {
         server.machine = knobs(|config| config.breaker_strikes(1).breaker_open(secs(1_000)));
         server.calls = within(secs(2));
     })

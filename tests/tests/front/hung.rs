@@ -10,15 +10,21 @@ use crate::support::{builder, config, memory, secs};
 async fn prompt(script: &str) -> (std::sync::Arc<mcp_reconnect_tests::fake::FakeServer>, Host) {
     let server = memory(script);
     let knobs = config(|knobs| knobs.keepalive(secs(15)).ping_timeout(secs(5)));
-    let mut host = Host::new(builder(&server).config(knobs), FrontOptions::default());
+    let mut options = FrontOptions::default();
+    options.calls.hung_after = Some(secs(25));
+    let mut host = Host::new(builder(&server).config(knobs), options);
     host.initialize().await;
+    // Enough to know that it does answer.
+    for id in 100..110 {
+        host.call(id, "quick").await;
+    }
     host.rest().await;
     (server, host)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_may_run_again_gives_a_silent_server_up() {
-    let (server, mut host) = prompt("spawn 1:\n call echo mute, never").await;
+    let (server, mut host) = prompt("tools echo(readOnly), quick\nspawn 1:\n call echo mute, never").await;
     let began = Instant::now();
     assert_eq!(text_of(&host.call(1, "echo").await), "echo");
     let took = began.elapsed().as_secs();
@@ -30,7 +36,8 @@ async fn a_call_that_may_run_again_gives_a_silent_server_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_may_not_run_again_holds_until_the_host_gives_up() {
-    let (server, mut host) = prompt("spawn 1:\n call write commit, mute, never").await;
+    let (server, mut host) =
+        prompt("tools echo(readOnly), write, quick\nspawn 1:\n call write commit, mute, never").await;
     host.say(&call(1, "write")).await;
     assert_eq!(host.within(secs(600)).await, [] as [&str; 0]);
     assert_eq!(server.ledger().spawns(), 1, "nobody knows that it hangs");
@@ -46,7 +53,8 @@ async fn a_call_that_may_not_run_again_holds_until_the_host_gives_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_server_that_answers_pings_is_never_cut() {
-    let (server, mut host) = prompt("server:\n call * delay 50m").await;
+    let (server, mut host) =
+        prompt("server:\n tools echo(readOnly), write, quick\n call echo delay 50m\n call write delay 50m").await;
     assert_eq!(text_of(&host.call(1, "echo").await), "echo");
     // It was asked all the time.
     assert!(server.ledger().requests("ping") > 100);
@@ -58,7 +66,7 @@ async fn a_slow_server_that_answers_pings_is_never_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancellation_after_a_short_while_blames_no_server() {
-    let (server, mut host) = prompt("server:\n call write never").await;
+    let (server, mut host) = prompt("server:\n tools write, quick\n call write never").await;
     host.say(&call(1, "write")).await;
     host.within(secs(3)).await;
     host.say(&cancelled(1)).await;

@@ -277,3 +277,16 @@ async fn k05_a_stream_with_event_ids_is_resumed() {
     wave(&connection, 1).await;
     assert_eq!((server.ledger().executions("write"), server.ledger().initializes()), (2, 1));
 }
+
+/// B13: a session that was given up for a broken transport is ended at the server once the next one is up.
+#[tokio::test]
+async fn k05_a_session_that_was_left_behind_is_released() {
+    let (server, connection, mut events) = ready("").await;
+    server.down().await;
+    drop(connection.call_tool_with(tool("write"), &within(millis(100))).await);
+    until_status(&mut events, |status| status == Status::TransientFailure).await;
+    server.up().await;
+    assert!(until_ready(&mut events).await > 1);
+    server.watch().wait_until(|ledger| ledger.deletes() == ["A1"]).await;
+    assert_eq!(text(connection.call_tool(tool_with("echo", "on")).await), "on");
+}

@@ -61,7 +61,7 @@ async fn k24_cancel() {
 
 #[tokio::test]
 async fn k24_timeout_cancels_once() {
-    let (server, connection, events) = ready("call write never").await;
+    let (server, connection, events) = ready("ping never\ncall write never").await;
     for count in 1..=3_usize {
         let answer = connection.call_tool_with(tool("write"), &within(millis(200))).await;
         assert!(matches!(answer, Err(CallError::DeadlineExceeded { sent: Sent::Maybe, .. })), "{answer:?}");
