@@ -24,10 +24,13 @@ async fn k02_a_restart_with_twenty_callers_costs_one_initialize() {
         assert_eq!(begins.len(), 1, "{code} {body}");
         assert_eq!(begins[0].session(), None);
         let at = after.iter().position(|request| request.rpc() == "initialize").unwrap();
-        assert!(after[at..].iter().all(|request| request.session() != Some("S1")), "{code} {body}: {after:#?}");
+        let late = after[at..].iter().filter(|request| request.method != "DELETE");
+        assert!(late.clone().all(|request| request.session() != Some("S1")), "{code} {body}: {after:#?}");
         in_time(connection.shutdown()).await;
+        // A server that says 404 holds no session any more; one that says it in other words may.
+        let expected = if code == 404 { vec![Some("S2")] } else { vec![Some("S1"), Some("S2")] };
         let deleted: Vec<_> = server.requests().into_iter().filter(|request| request.method == "DELETE").collect();
-        assert_eq!(deleted.iter().map(Request::session).collect::<Vec<_>>(), [Some("S2")], "{code} {body}");
+        assert_eq!(deleted.iter().map(Request::session).collect::<Vec<_>>(), expected, "{code} {body}");
     }
 }
 
@@ -61,9 +64,10 @@ async fn k03_a_5xx_for_the_session_alone_is_followed_by_a_fresh_one() {
     .await;
     assert_eq!(failure, FailureClass::SessionGone);
     assert_eq!((epoch(&connection).await, server.count("initialize")), (2, 2));
-    // The call and one probe, and nothing of the old session after that.
-    let stale = server.requests().into_iter().filter(|request| server_state.is_stale(request)).count();
-    assert_eq!(server.count("ping"), 1, "{stale}");
+    // The call and one ask, and no other request of the old session after that.
+    let stale = server.requests().into_iter().filter(|request| server_state.is_stale(request));
+    let stale: Vec<_> = stale.filter(|request| request.method == "POST").map(|request| request.rpc()).collect();
+    assert_eq!(stale, ["tools/call", "tools/list"]);
 }
 
 #[tokio::test]
@@ -75,7 +79,8 @@ async fn k03_one_5xx_of_a_live_session_fails_one_call() {
     let connection = connect(&server);
     assert!(matches!(add(&connection).await.unwrap_err(), CallError::OutcomeUnknown { .. }));
     add(&connection).await.unwrap();
-    assert_eq!((epoch(&connection).await, server.count("ping")), (1, 1));
+    // Listed for Ready, and asked once.
+    assert_eq!((epoch(&connection).await, server.count("tools/list")), (1, 2));
 }
 
 #[tokio::test]
@@ -138,7 +143,8 @@ async fn an_error_that_names_no_request_settles_the_call_at_once() {
         .await;
         let connection = connect(&server);
         let error = add(&connection).await.unwrap_err();
-        assert!(matches!(&error, CallError::NotSent { cause, .. } if cause.contains("no thanks")), "{error:?}");
+        // The session is well, and the gate that may have been meant has just let the ask through.
+        assert!(matches!(&error, CallError::OutcomeUnknown { cause, .. } if cause.contains("no thanks")), "{error:?}");
         assert_eq!((epoch(&connection).await, server.count("tools/call")), (1, 1));
     }
 }

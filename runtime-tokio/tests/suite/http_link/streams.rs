@@ -1,5 +1,7 @@
 //! Response streams, the standing stream, and the modern one.
 
+use futures::FutureExt as _;
+
 use super::*;
 
 #[tokio::test]
@@ -62,7 +64,8 @@ async fn k05_a_cut_answer_settles_its_call_and_leaves_the_session() {
         assert!(matches!(error, CallError::OutcomeUnknown { .. }), "{error:?}");
         assert_eq!(server_state.calls(), 1);
         add(&connection).await.unwrap();
-        assert_eq!((epoch(&connection).await, server.count("ping"), server.count("tools/call")), (1, 1, 2));
+        // Listed for Ready, and asked once.
+        assert_eq!((epoch(&connection).await, server.count("tools/list"), server.count("tools/call")), (1, 2, 2));
     }
 }
 
@@ -105,13 +108,13 @@ async fn an_idle_restart_is_noticed_by_the_standing_stream() {
 }
 
 #[tokio::test]
-async fn twenty_broken_streams_lead_to_one_probe() {
-    let answer_ping = Arc::new(tokio::sync::Semaphore::new(0));
-    let permits = answer_ping.clone();
+async fn twenty_broken_streams_lead_to_one_ask() {
+    let answer_ask = Arc::new(tokio::sync::Semaphore::new(0));
+    let permits = answer_ask.clone();
     let (server, _) = legacy(move |legacy, request| match request.rpc().as_str() {
         "tools/call" if legacy.calls.fetch_add(1, Ordering::SeqCst) < 20 => Some(sse(&[], &[], End::Reset)),
-        "ping" => {
-            let mut steps = json(&request.result("{}"));
+        "tools/list" if legacy.calls() > 0 => {
+            let mut steps = legacy.serve(request);
             steps.insert(0, Step::Wait(permits.clone()));
             Some(steps)
         }
@@ -120,11 +123,12 @@ async fn twenty_broken_streams_lead_to_one_probe() {
     .await;
     let connection = connect(&server);
     in_time(connection.session()).await.unwrap();
-    let outcomes = join_all((0..20).map(|_| add(&connection))).await;
+    let outcomes = join_all((0..20).map(|_| add(&connection)));
+    let asked = server.until("the ask", |log| log.iter().filter(|request| request.rpc() == "tools/list").count() == 2);
+    let (outcomes, ()) = futures::join!(outcomes, asked.map(|()| answer_ask.add_permits(1)));
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(CallError::OutcomeUnknown { .. }))), "{outcomes:?}");
-    answer_ping.add_permits(1);
     add(&connection).await.unwrap();
-    assert_eq!((server.count("ping"), epoch(&connection).await), (1, 1));
+    assert_eq!((server.count("tools/list"), epoch(&connection).await), (2, 1));
 }
 
 #[tokio::test]
