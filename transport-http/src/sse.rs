@@ -16,7 +16,7 @@ pub struct Events {
     dropped: Option<Arc<str>>,
 }
 
-/// What an event stream held.
+/// One event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message.
