@@ -1,4 +1,4 @@
-//! What HTTP answers mean, and what requests say in their headers.
+//! The meaning of HTTP answers, and the headers of requests.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -219,7 +219,7 @@ fn raw(value: &Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).expect("a value")
 }
 
-/// What a receiver takes a header for, which must reach it as it is: SEP-2243.
+/// Reads a header as its receiver does, which it must reach as it is: SEP-2243.
 fn decoded(value: &HeaderValue) -> String {
     let text = value.to_str().expect("visible ASCII");
     assert!(text.trim_matches([' ', '\t']) == text && !text.contains('\t'), "{text:?} does not arrive as it is");

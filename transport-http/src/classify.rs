@@ -1,7 +1,6 @@
-//! What an HTTP answer means for the request that got it: rules over status, headers, body and what was asked.
+//! The meaning of an HTTP answer for its request: rules over status, headers, body and what was asked.
 //!
-//! Where an answer may mean two things it is [`Reach::Doubt`]: whoever asked finds out by asking the session something
-//! else. Words of known servers are a shortcut to that, no verdict of their own.
+//! An answer that may mean two things is a [`Reach::Doubt`]: the caller finds out by asking the session something else. Words of known servers are a shortcut to that, no verdict of their own.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -14,7 +13,7 @@ use mcp_reconnect_core::{Failure, FailureClass};
 use crate::message::{Message, RpcError, messages, trimmed};
 use crate::retry_after::retry_after;
 
-/// What a failed exchange says about the others.
+/// How far the meaning of a failed exchange reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Nothing: it is settled, and concerns this exchange alone.
@@ -25,7 +24,7 @@ pub enum Reach {
     Session,
 }
 
-/// What an answer other than 2xx means for the request that got it.
+/// The meaning of an answer other than 2xx for its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Classification {
     /// The body holds the answer, under the request's own id.
@@ -36,12 +35,12 @@ pub enum Classification {
     Refused(Refusal),
 }
 
-/// What is known of a request that got no answer.
+/// A request that got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The class, as the machine will see it, with the server's hint.
     pub failure: Failure,
-    /// Whom it concerns.
+    /// Whether other exchanges are concerned.
     pub reach: Reach,
     /// How far the request got. With [`Reach::Doubt`]: as long as nothing else was refused in the same way.
     pub sent: Sent,
@@ -63,7 +62,7 @@ const MISSING_CAPABILITY: i64 = -32021;
 /// The server does not speak this protocol version.
 const UNSUPPORTED_VERSION: i64 = -32022;
 
-/// What session gates say, in lower case, without the prefixes of [`GATE_PREFIXES`].
+/// The words of session gates, in lower case, without the prefixes of [`GATE_PREFIXES`].
 ///
 /// Whole sentences, as the SDKs write them: a tool's own error may well speak of a session of its own.
 pub const GATE_SENTENCES: &[&str] = &[
@@ -79,7 +78,7 @@ pub const GATE_SENTENCES: &[&str] = &[
     "unknown session",
 ];
 
-/// What may come before a gate's sentence.
+/// Prefixes of a gate's sentence.
 pub const GATE_PREFIXES: &[&str] = &["bad request: ", "unauthorized: ", "not found: "];
 
 /// The codes that gates use: TypeScript -32000 and -32001, Python -32600, and 32600 for its local error for a 404.
@@ -134,7 +133,7 @@ fn normal(text: &str) -> String {
     text.trim().trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// What was asked.
+/// The request that was answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// The request's id as it was written, where it was a request.
@@ -147,7 +146,7 @@ pub struct Asked<'a> {
     pub words: bool,
 }
 
-/// What an answer other than 2xx means. `now` is what a date in `Retry-After` is compared with.
+/// Classifies an answer other than 2xx. `now` is what a date in `Retry-After` is compared with.
 pub fn classify(
     asked: Asked<'_>,
     status: StatusCode,
@@ -173,7 +172,7 @@ pub fn classify(
     }
 }
 
-/// What a 2xx answer means that holds no answer to the request, but perhaps an error that names no request.
+/// Classifies a 2xx answer that holds no answer to the request, but perhaps an error that names no request.
 #[cfg(any(feature = "client", test))]
 pub(crate) fn nothing(asked: Asked<'_>, status: StatusCode, error: Option<RpcError<'_>>) -> Refusal {
     refusal(asked, status, error, "", None)
@@ -215,7 +214,7 @@ fn refusal(
     };
     Refusal {
         failure: Failure { class, retry_after: hint.filter(|_| !lost) },
-        // What is no request gets no answer either way.
+        // A notification or a response gets no answer either way.
         reach: if request { reach } else { Reach::Exchange },
         sent: if refused { Sent::Refused } else { Sent::Maybe },
         gate,
@@ -223,7 +222,7 @@ fn refusal(
     }
 }
 
-/// What a body says: the message of a JSON-RPC error, the `error` or `message` of other JSON, or its text.
+/// The words of a body: the message of a JSON-RPC error, the `error` or `message` of other JSON, or its text.
 pub(crate) fn words(body: &str) -> Cow<'_, str> {
     let body = trimmed(body);
     match Message::read(body) {

@@ -65,7 +65,7 @@ impl HttpClient {
         Self::new(self.server.clone(), self.http.clone(), self.way.clone(), interactive)
     }
 
-    /// The handshake settled on this version: it is said in a header from now on, and nobody is asked to log in any
+    /// The handshake settled on this version: it is said in a header from now on, and no user is asked to log in any
     /// more.
     pub fn negotiated(&self, version: &str) {
         self.interactive.store(false, Ordering::Release);
@@ -85,7 +85,7 @@ impl HttpClient {
         self.state().last_byte
     }
 
-    /// The session is given up, whoever saw that it is lost: nothing with its id is sent from now on, but what may
+    /// Gives the session up, as lost: nothing with its id is sent from now on, but what may
     /// [`release`](Self::release) it.
     pub fn disown(&self) {
         let mut state = self.state();

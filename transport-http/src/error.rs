@@ -1,4 +1,4 @@
-//! Why an exchange failed: its class, how far it got, whom it concerns, and the hop that failed in words.
+//! Why an exchange failed: its class, how far it got, its reach, and the hop that failed in words.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct ExchangeError {
     pub failure: Failure,
     /// How far the request got. With [`Reach::Doubt`]: as far as it is known without asking the session.
     pub sent: Sent,
-    /// Whom it concerns.
+    /// Whether other exchanges are concerned.
     pub reach: Reach,
     /// The cause in words, the failing hop included.
     pub cause: Arc<str>,
@@ -39,13 +39,13 @@ impl ExchangeError {
         Self { failure: class.into(), sent, reach, cause: cause.into(), status: None, rpc: None, gate: false }
     }
 
-    /// What is known of a request that got no answer, but this status.
+    /// A request that got this status and no answer.
     pub(crate) fn refused(refusal: Refusal, status: StatusCode, cause: impl Into<Arc<str>>) -> Self {
         let Refusal { failure, reach, sent, gate, rpc } = refusal;
         Self { failure, sent, reach, cause: cause.into(), status: Some(status), rpc, gate }
     }
 
-    /// What an exchange is told that would carry a session id which the server has disowned.
+    /// An exchange that would carry a session id which was given up.
     pub(crate) fn session_gone() -> Self {
         Self::new(FailureClass::SessionGone, Sent::No, Reach::Session, "the server has lost the session")
     }
@@ -60,13 +60,13 @@ impl ExchangeError {
         Self::new(FailureClass::Transport, Sent::Maybe, Reach::Exchange, cause)
     }
 
-    /// The same for a request that had reached the server already.
+    /// Marks the request as one that had reached the server already.
     pub(crate) fn after_sending(mut self) -> Self {
         self.sent = Sent::Maybe;
         self
     }
 
-    /// What reqwest says of a request that went this way.
+    /// Reads reqwest's error for a request that went this way.
     pub(crate) fn request(error: &reqwest::Error, way: &Way) -> Self {
         let causes = causes(error);
         let target = way.words();
@@ -138,7 +138,7 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)
     found
 }
 
-/// Whether nobody listened at the address whose failure is told: the first of its family. That no other one let the
+/// Whether the connection was refused at the address whose failure is told: the first of its family. That no other one let the
 /// connection run into its time-out shows in how long it took.
 fn is_refusal(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)

@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The shortest wait before a stream is resumed, whatever the server says. It doubles with each stream that brings no
 /// message, up to [`LONGEST_FLOOR`].
 const FLOOR: Duration = Duration::from_millis(100);
-/// What [`FLOOR`] doubles up to: a server that lets its clients poll for a long answer is asked as often as this.
+/// The bound on the doubling of [`FLOOR`]: a server that lets its clients poll for a long answer is asked this often.
 const LONGEST_FLOOR: Duration = Duration::from_secs(5);
 /// How much of what follows an answer is read so that the connection can be used again, and how long it is waited for.
 const DRAIN_LIMIT: usize = 64 * 1024;
@@ -34,7 +34,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a look at the endpoint of an old transport may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What became of a stream.
+/// How reading a stream ended.
 pub(crate) enum Read {
     /// The answer was in it.
     Answered,
@@ -141,7 +141,7 @@ impl HttpClient {
     ///
     /// As [`exchange`](Self::exchange). An error that the server answers is a sign of life.
     pub async fn probe(&self) -> Result<(), ExchangeError> {
-        // Nobody is interested in what the server has to say beside the answer.
+        // Other messages than the answer are dropped.
         let (frames, _) = mpsc::channel(1);
         self.exchange(&self.probe_frame(), &frames).await?.drain().await;
         Ok(())
@@ -257,7 +257,7 @@ impl HttpClient {
             }
             self.touch();
         }
-        // What is no UTF-8 is most likely within some text.
+        // Bytes that are no UTF-8 are most likely within some text.
         Ok(String::from_utf8(body).unwrap_or_else(|body| String::from_utf8_lossy(body.as_bytes()).into_owned()))
     }
 
@@ -344,7 +344,7 @@ impl HttpClient {
     }
 }
 
-/// What comes after the answer.
+/// The rest of a response, after its answer.
 #[derive(Debug)]
 #[must_use = "a connection whose body was read to the end can be used again"]
 pub struct Rest {

@@ -92,7 +92,7 @@ fn encode(value: &str) -> Cow<'_, str> {
     }
 }
 
-/// What a header value says, unwrapped where it is wrapped as `=?base64?…?=`; `None` where what is wrapped is no text in
+/// Reads a header value, unwrapped where it is wrapped as `=?base64?…?=`; `None` where what is wrapped is no text in
 /// Base64.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let Some(wrapped) = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! They are plain async parts: this crate spawns no task, and dropping a future ends its exchange on the wire. What goes
-//! wrong becomes an [`ExchangeError`], once, here: the class, how far the request got, and whom it concerns.
+//! wrong becomes an [`ExchangeError`], once, here: the class, how far the request got, and how far its meaning reaches.
 //!
 //! # Guarantees
 //!

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// What a frame is, by its members.
+/// The members of a frame that tell what it is.
 #[derive(Deserialize)]
 pub(crate) struct Message<'a> {
     #[serde(borrow, default)]

@@ -84,8 +84,8 @@ impl Way {
         }
     }
 
-    /// What a proxy says that has refused a tunnel: the HTTP library keeps the status to itself, so it is asked once
-    /// more. `None` where that cannot be told soon.
+    /// Asks a proxy that has refused a tunnel once more, for its status: the HTTP library keeps that to itself. `None`
+    /// where it cannot be told soon.
     pub(crate) async fn refused_tunnel(&self) -> Option<String> {
         let proxy = self.proxy.as_ref().filter(|proxy| proxy.uri().scheme_str() == Some("http"))?;
         timeout(LOOK_TIMEOUT, self.look(proxy)).await.ok()?

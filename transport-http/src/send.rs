@@ -91,12 +91,12 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// For a request whose stages interest nobody.
+/// For a request whose stages are of no interest.
 pub(crate) fn regardless() -> OnStage {
     std::sync::Arc::new(|_| true)
 }
 
-/// What a request got.
+/// The reply to a request.
 pub(crate) enum Reply {
     /// A 2xx answer with its body to come, and whether the request carried a session id.
     Stream(Response, bool),
@@ -190,7 +190,7 @@ impl HttpClient {
             FailureClass::Refused if began.elapsed() >= REFUSED_WITHIN.min(self.server.connect_timeout / 4) => {
                 broken.failure.class = FailureClass::Transport;
             }
-            // Somebody may be about to mend what is trusted here.
+            // The certificates that are trusted here may be about to be mended.
             FailureClass::Permanent => self.server.forget_roots(),
             _ => {}
         }
@@ -265,7 +265,7 @@ impl HttpClient {
         wait.min(self.server.retry_after_max)
     }
 
-    /// What every request carries.
+    /// The headers that every request carries.
     pub(crate) fn headers(&self) -> HeaderMap {
         let mut headers = self.server.headers.clone();
         if let Some(version) = self.state().version.as_deref().and_then(|version| version.parse().ok()) {

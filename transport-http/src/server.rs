@@ -65,7 +65,7 @@ impl HttpServer {
     ///
     /// # Errors
     ///
-    /// What is no such URL.
+    /// The URL cannot be read, or is neither http nor https.
     pub fn new(url: &str) -> Result<Self, ServerError> {
         let parsed = Url::parse(url)
             .map_err(|error| ServerError::permanent(format!("the server's URL cannot be read: {error}")))?;
@@ -95,7 +95,7 @@ impl HttpServer {
     ///
     /// # Errors
     ///
-    /// What is no header, or one that belongs to the protocol: `Accept`, `Content-Type`, `Mcp-*`, `Last-Event-ID`.
+    /// An invalid header, or one that belongs to the protocol: `Accept`, `Content-Type`, `Mcp-*`, `Last-Event-ID`.
     pub fn header(mut self, name: &str, value: &str) -> Result<Self, ServerError> {
         let invalid =
             || ServerError::permanent(format!("the header `{}` or its value is invalid", name.escape_debug()));
@@ -135,7 +135,7 @@ impl HttpServer {
     ///
     /// # Errors
     ///
-    /// What is no URL.
+    /// The URL cannot be read.
     pub fn proxy(mut self, url: &str) -> Result<Self, ServerError> {
         let url = Url::parse(url)
             .map_err(|error| ServerError::permanent(format!("the proxy's URL cannot be read: {error}")))?;
@@ -260,7 +260,7 @@ impl HttpServer {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
-        // Redirects stay within the origin: without https there is nobody to verify.
+        // Redirects stay within the origin: without https there is no certificate to verify.
         let builder = if self.url.scheme() == "https" {
             let verifier = Verifier::new_with_extra_roots(self.roots.iter().cloned(), provider).map_err(unusable)?;
             builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))

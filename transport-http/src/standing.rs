@@ -54,7 +54,7 @@ struct Open {
     after: Option<Arc<str>>,
 }
 
-/// What is to be known of the standing stream.
+/// News of the standing stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandingEvent {
     /// It was open before, and is open again without going on after its last event: what the server had to say in

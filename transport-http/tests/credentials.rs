@@ -163,7 +163,7 @@ async fn a_session_is_given_up_where_nobody_can_renew_its_credentials() {
 }
 
 #[tokio::test]
-async fn an_initialize_does_not_ask_a_hook_again_that_has_just_said_that_it_needs_a_user() {
+async fn a_session_that_was_forgotten_needs_no_user() {
     let server = Server::start(|request| match request.header("mcp-session-id") {
         None if request.header("authorization") == Some("Bearer T1") => begin(request).unwrap(),
         _ => answer(401, &[CHALLENGE], ""),
@@ -190,7 +190,7 @@ async fn an_initialize_does_not_ask_a_hook_again_that_has_just_said_that_it_need
 }
 
 #[tokio::test]
-async fn the_initialize_after_a_session_that_was_given_up_takes_the_hook_at_its_word() {
+async fn the_next_initialize_takes_the_hook_at_its_word() {
     let revoked = Arc::new(AtomicU32::new(0));
     let gone = revoked.clone();
     let server = Server::start(move |request| match gone.load(Ordering::SeqCst) {

@@ -1,11 +1,13 @@
 //! The client against a server that does exactly what a test says.
 
 mod addresses;
+mod answers;
 mod credentials;
 mod exchange;
 mod network;
 mod servers;
 mod standing;
+mod streams;
 mod support;
 mod tls;
 
@@ -49,7 +51,7 @@ impl Peer {
         assert_eq!(self.client.session_id().as_deref(), Some("S1"));
     }
 
-    /// What has come in so far.
+    /// The frames that have come in so far.
     fn received(&mut self) -> Vec<Box<str>> {
         std::iter::from_fn(|| self.inbound.try_recv().ok()).collect()
     }

@@ -88,7 +88,7 @@ async fn redirects_end() {
 }
 
 #[tokio::test]
-async fn a_pooled_connection_that_the_server_has_closed_costs_no_second_execution() {
+async fn a_closed_pooled_connection_costs_no_second_execution() {
     let leave = Arc::new(Semaphore::new(0));
     let permits = leave.clone();
     let server = Server::start(move |request| {
@@ -110,7 +110,7 @@ async fn a_pooled_connection_that_the_server_has_closed_costs_no_second_executio
 }
 
 #[tokio::test]
-async fn a_pooled_connection_that_dies_under_a_request_is_not_used_for_another_try() {
+async fn a_pooled_connection_that_dies_under_a_request_is_no_retry() {
     let server = Server::start(|request| match server_has_seen(request) {
         0 => json(RESULT),
         _ => vec![Step::Reset],
@@ -136,7 +136,7 @@ async fn a_configured_proxy_is_used_even_for_loopback() {
     assert_eq!(proxy.requests()[0].path, "http://localhost:1/mcp");
 }
 
-/// What goes through a tunnel is between the client and the server; both hops are named when it fails.
+/// The content of a tunnel is between the client and the server; both hops are named when it fails.
 #[tokio::test]
 async fn a_tunnel_carries_tls_to_the_server() {
     let server = Server::start(|_| json(RESULT)).await;

@@ -57,7 +57,7 @@ async fn some_refusals_mean_that_there_is_none() {
     }
 }
 
-/// What else a first GET meets says nothing of the session, and may be better next time.
+/// Another refusal of a first GET says nothing of the session, and may be gone next time.
 #[tokio::test]
 async fn a_first_get_is_never_a_doubt() {
     for refusal in [status(401), status(403), status(410), status(429), status(503), status(302), vec![Step::Reset]] {
@@ -171,7 +171,7 @@ async fn an_event_id_that_is_no_header_is_not_resumed_from() {
 
 /// To ask for it again would bring it again; what comes after it in the same stream is read.
 #[tokio::test]
-async fn an_event_that_is_too_long_is_left_out_and_not_asked_for_again() {
+async fn an_event_that_is_too_long_is_not_asked_for_again() {
     let long = event(&"x".repeat(2000));
     let small = event(r#"{"method":"b"}"#);
     let first = sse(&[], &[&format!("id: 5\n{}", event(r#"{"method":"a"}"#)), &long, &small], End::Clean);

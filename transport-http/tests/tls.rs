@@ -62,7 +62,7 @@ async fn two_dials_in_a_process_of_their_own() {
     assert_eq!(error.failure.class, FailureClass::Permanent, "{error}");
     std::fs::copy(&ca, &roots).unwrap();
     Peer::of(&server).exchange(CALL).await.unwrap();
-    // What is known to work is kept, until somebody says that it has changed.
+    // Roots that are known to work are kept, until they are said to have changed.
     std::fs::copy(stranger, &roots).unwrap();
     Peer::of(&server).exchange(CALL).await.unwrap();
     server.forget_roots();

@@ -29,7 +29,7 @@ fn refused(asked: Asked<'_>, status: u16, body: &str) -> Refusal {
     }
 }
 
-/// What real servers answer to a session id from before their restart, where no handler ran: their words are enough.
+/// Answers of real servers to a session id from before their restart, where no handler ran: their words are enough.
 const STALE: &[(&str, u16, &str)] = &[
     (
         "server-everything 2026.8.31",
@@ -97,7 +97,7 @@ fn without_a_session_id_nothing_is_lost_without_asking() {
             }
         }
     }
-    // What is no request gets no answer, and raises no doubt.
+    // A notification or a response gets no answer, and raises no doubt.
     for (who, status, body) in STALE {
         if let Classification::Refused(refusal) = classified(Asked { id: None, ..WITH_WORDS }, *status, &[], body) {
             assert_eq!(refusal.reach, Reach::Exchange, "{who}");
@@ -186,14 +186,14 @@ fn the_codes_of_the_modern_era_are_told_apart() {
 }
 
 #[test]
-fn a_challenge_asks_for_a_login_even_where_a_session_is_spoken_of() {
+fn a_challenge_asks_for_a_login_in_whatever_words() {
     let challenge = [("www-authenticate", "Bearer error=\"invalid_token\"")];
     for status in [401, 403] {
         let found = classified(WITH_WORDS, status, &challenge, "Unauthorized: Session not found");
         assert_eq!(found, Classification::Unauthorized("Bearer error=\"invalid_token\"".into()), "{status}");
     }
     assert_eq!(classified(SESSION, 401, &[], "nope"), Classification::Unauthorized(String::new()));
-    // The answer to whom is not let in is not the tool's.
+    // A refused login is not the tool's answer.
     let body = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"boom"}}"#;
     assert_eq!(classified(SESSION, 401, &[], body), Classification::Unauthorized(String::new()));
 }

@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::tls::accept;
 
-/// What becomes of a request once the server has run it.
+/// The server's answer to a request that it has read.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
     Answer(&'static str),

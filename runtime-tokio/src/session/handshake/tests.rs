@@ -378,9 +378,16 @@ async fn an_exchange_that_fails_by_itself_is_judged_by_its_class() {
     fail(&mut dial.far, Transport, Sent::Refused).await;
     dial.greet().await;
     assert_eq!(dial.established().await.0.era, Era::Legacy);
-    // 401, 429, 503, connection refused.
-    let others =
-        [(NeedsAuth, Sent::Refused), (RateLimited, Sent::Refused), (Transport, Sent::Maybe), (Transport, Sent::No)];
+    // 401, 403, 407, 429, 503, connection refused.
+    let others = [
+        (NeedsAuth, Sent::Refused),
+        (FailureClass::Unauthorized, Sent::Refused),
+        (Permanent, Sent::Refused),
+        (RateLimited, Sent::Refused),
+        (Transport, Sent::Maybe),
+        (Transport, Sent::No),
+        (FailureClass::Refused, Sent::No),
+    ];
     for (class, sent) in others {
         let memory = unknown();
         let mut dial = Dial::new(&memory);
