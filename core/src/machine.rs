@@ -110,8 +110,8 @@ impl ConnectionMachine {
     /// its wait is over, a lost one is dialled when it would have been. A start is one try of a server that is parked as
     /// [`NeedsAuth`](ParkReason::NeedsAuth) or [`Permanent`](ParkReason::Permanent). That try, and a caller who brings a
     /// dial forward, come `demand_interval` after the last dial of the earlier process (where that is not known, after
-    /// now), and never before a hint is over: a host which is started again and again does not dial each time. Values
-    /// out of range are cut to it.
+    /// now), and never before a hint is over: a host which is started again and again does not dial each time. Any other
+    /// server is dialled as by a new machine. Values out of range are cut to it.
     pub fn restore(config: Config, seed: u64, now: Timestamp, memory: Memory) -> Self {
         let mut machine = Self::new(config, seed, now);
         machine.start_timeout = memory.start_timeout.clamp(config.connect_timeout(), config.connect_timeout_max());
@@ -122,8 +122,7 @@ impl ConnectionMachine {
         machine.hint = memory.hint_in.unwrap_or_default().min(config.retry_after_max());
         machine.hint_until = memory.hint_in.map(|_| now + machine.hint);
         let waits = matches!(memory.status, Status::Parked(_) | Status::TransientFailure);
-        let ago =
-            memory.last_dial_ago.or(waits.then_some(Duration::ZERO)).filter(|ago| *ago < config.demand_interval());
+        let ago = waits.then(|| memory.last_dial_ago.unwrap_or_default()).filter(|ago| *ago < config.demand_interval());
         machine.dialled = ago.map(|ago| Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos(ago))));
         let longest = config.park_probe_max().max(config.retry_after_max());
         // Up to 20 % late, as a fresh park would be.

@@ -16,11 +16,18 @@ const FAR: Duration = Duration::from_secs(u32::MAX as u64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
+    /// The time at the origin.
+    before: Duration,
 }
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self { origin: Instant::now() }
+        Self::start_after(Duration::ZERO)
+    }
+
+    /// A clock that shows this much already.
+    pub(crate) fn start_after(before: Duration) -> Self {
+        Self { origin: Instant::now(), before }
     }
 
     pub(crate) fn now(self) -> Timestamp {
@@ -28,11 +35,11 @@ impl Clock {
     }
 
     pub(crate) fn timestamp(self, at: Instant) -> Timestamp {
-        Timestamp::from_origin(at.saturating_duration_since(self.origin))
+        Timestamp::from_origin(self.before.saturating_add(at.saturating_duration_since(self.origin)))
     }
 
     pub(crate) fn instant(self, at: Timestamp) -> Instant {
-        let since_origin = Duration::from_nanos(at.as_nanos());
+        let since_origin = Duration::from_nanos(at.as_nanos()).saturating_sub(self.before);
         self.origin.checked_add(since_origin).unwrap_or_else(|| self.origin + FAR)
     }
 }
@@ -105,6 +112,9 @@ mod tests {
         let now = clock.now();
         assert_eq!(now, Timestamp::from_origin(Duration::from_millis(1500)));
         assert_eq!(clock.instant(now), Instant::now());
+        let later = Clock::start_after(Duration::from_secs(7));
+        assert_eq!(later.now(), Timestamp::from_origin(Duration::from_secs(7)));
+        assert_eq!(later.instant(later.now()), Instant::now());
         let beyond = clock.instant(Timestamp::MAX);
         assert!(beyond > Instant::now() + Duration::from_secs(3600));
     }

@@ -13,7 +13,7 @@
 //! # Examples
 //!
 //! ```
-//! let recorded = br#"{"format":"mcp-reconnect-trace","version":1,"name":"files","seed":42,"start":0}
+//! let recorded = br#"{"format":"mcp-reconnect-trace","version":2,"name":"files","seed":42,"start":0}
 //! {"at":0,"in":{"connect":{"until":0}}}
 //! {"out":[{"dial":{"epoch":1,"timeout":{"secs":30,"nanos":0},"interactive":false}},{"admit":{"wait":{"next":null}}},{"event":{"status_changed":{"status":"connecting","failure":null}}}],"wake_at":300000000000}
 //! "#;

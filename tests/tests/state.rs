@@ -128,6 +128,26 @@ async fn state_a_parked_server_is_left_alone_until_its_wait_is_over() {
     assert_eq!(server.ledger().spawns(), spawns + 1);
 }
 
+/// Version 0.1.0 kept no cause.
+#[tokio::test(start_paused = true)]
+async fn state_of_an_earlier_version_is_read_and_a_park_has_words() {
+    let (host, server) = parked().await;
+    let text = std::fs::read_to_string(host.file().path()).unwrap();
+    let mut content: serde_json::Value = serde_json::from_str(&text).unwrap();
+    content["version"] = 1.into();
+    let entry = content["servers"]["fake"].as_object_mut().unwrap();
+    assert!(entry.remove("cause").unwrap().as_str().unwrap().contains("exited with status 1"), "{text}");
+    entry.remove("last_dial_at").unwrap();
+    let kept = entry["memory"].as_object_mut().unwrap();
+    assert!(kept.remove("failure").is_some());
+    std::fs::write(host.file().path(), content.to_string()).unwrap();
+    let (connection, _events) = host.start(&server);
+    assert_eq!(connection.snapshot().status, PARKED);
+    assert_eq!(connection.last_failure().as_deref(), Some("parked by an earlier process"));
+    host.stop(connection).await;
+    assert_eq!(host.kept().cause(), Some("parked by an earlier process"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn state_who_asks_for_a_parked_server_gets_it() {
     let (host, server) = parked().await;

@@ -124,9 +124,12 @@ fn restore_of_a_running_connection_is_idle_and_knows_the_server() {
     sim.give(Input::Connect { until: sim.now });
     sim.run_for(HOUR);
     assert!(matches!(sim.status(), Status::Ready(_)));
-    let machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), sim.snapshot().memory(sim.now));
+    let memory = Memory { last_dial_ago: Some(Duration::ZERO), ..sim.snapshot().memory(sim.now) };
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), memory);
     let restored = machine.snapshot();
     assert_eq!((restored.status, restored.state), (Status::Idle, State::Idle));
+    let asked = machine.handle(at(0.0), Input::Connect { until: at(0.0) });
+    assert!(asked.iter().any(|output| matches!(output, Output::Dial { .. })), "at once: {asked:?}");
     assert_eq!(restored.start_timeout, secs(60), "the start deadline that worked");
     assert_eq!(restored.pings, PingSupport::Answers);
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use mcp_reconnect_core::{Config, Epoch, Input, Memory, State, Status};
+use mcp_reconnect_core::{Config, Epoch, Input, Memory, ParkReason, State, Status};
 use rmcp::{RoleClient, Service};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -50,6 +50,7 @@ pub struct Builder {
     facts: EraFacts,
     home: Option<Era>,
     memory: Option<Memory>,
+    cause: Option<Arc<str>>,
     known: Catalogue,
     require: Require,
     probe_patience: Duration,
@@ -81,6 +82,7 @@ impl Builder {
             facts: EraFacts::default(),
             home: None,
             memory: None,
+            cause: None,
             known: Catalogue::default(),
             require: Require::default(),
             probe_patience: PROBE_PATIENCE,
@@ -166,10 +168,18 @@ impl Builder {
     }
 
     /// Goes on where an earlier process stopped ([`Connection::memory`]): a server that was parked, or waited for its
-    /// next dial, is dialled when the rest of that wait is over, unless a caller or a wake brings it forward. Any other
-    /// one is dialled at once.
+    /// next dial, is dialled when the rest of that wait is over, unless a caller or a wake brings it forward. A park that
+    /// a login or another environment may have cured meanwhile is tried once, not sooner than `demand_interval` after the
+    /// last dial. Any other server is dialled at once.
     pub fn restore(mut self, memory: Memory) -> Self {
         self.memory = Some(memory);
+        self
+    }
+
+    /// The last failure in words that an earlier process knew ([`Connection::last_failure`]): told for as long as the
+    /// failure that was [restored](Self::restore) is the last one.
+    pub fn last_failure(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.cause = Some(cause.into());
         self
     }
 
@@ -251,7 +261,9 @@ impl Builder {
             credentials: Mutex::default(),
             doubts: Arc::new(AskMemory::new(self.tuning.config.retry_after_max())),
         });
-        let clock = Clock::start();
+        // The machine must be able to say that it was dialled before now.
+        let dialled_ago = self.memory.and_then(|memory| memory.last_dial_ago).unwrap_or_default();
+        let clock = Clock::start_after(dialled_ago.min(self.tuning.config.demand_interval()));
         let suspend = Arc::new(SuspendDetector::start());
         let header = Header {
             name: spec.name.to_string(),
@@ -266,11 +278,15 @@ impl Builder {
         let may_offer = self.on_park == OnPark::Keep || !matches!(restored.status, Status::Parked(_));
         let known = self.known.carried_over();
         let catalogue = (may_offer && !known.is_unlisted()).then(|| Arc::new(known));
+        let cause = self.cause.or_else(|| match restored.status {
+            Status::Parked(reason) if reason != ParkReason::Requested => Some("parked by an earlier process".into()),
+            _ => None,
+        });
         let meters = Arc::new(Meters::new(&spec.name));
         meters.published(&restored);
         let (inbox, commands, notes) = inbox();
         let events = Arc::<Telling>::default();
-        let initial = Published { snapshot: restored, session: None, catalogue, cause: None };
+        let initial = Published { snapshot: restored, session: None, catalogue, cause: cause.clone() };
         let (publisher, published) = watch::channel(initial);
         let shared = Shared {
             commands,
@@ -303,7 +319,7 @@ impl Builder {
             observer: self.observer,
             meters,
             live: None,
-            cause: None,
+            cause,
             flapped_before: false,
             on_park: self.on_park,
             recording,

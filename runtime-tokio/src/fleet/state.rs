@@ -27,13 +27,19 @@
 //! # The file
 //!
 //! ```json
-//! {"format":"mcp-reconnect-state","version":1,"servers":{"files":{"digest":"5f…","saved_at":1780000000000,
-//!   "era":{"era":"legacy","version":null,"server":["files","1.2"]},"memory":{"status":"idle", …},"tools":[{"name":"read", …}]}}}
+//! {"format":"mcp-reconnect-state","version":2,"servers":{"files":{"digest":"5f…","saved_at":1780000000000,
+//!   "era":{"era":"legacy","version":null,"server":["files","1.2"]},"memory":{"status":"idle", …},
+//!   "last_dial_at":1779999990000,"cause":"…","tools":[{"name":"read", …}]}}}
 //! ```
 //!
-//! `saved_at` is in milliseconds since 1970; the times in `memory` count from it. `tools` are as the server wrote them,
-//! left out where they were never listed; `approvals` is whatever the host keeps there, left out where it is null. Members
-//! that this version does not know are ignored, and not kept. No credentials, no environment, no command lines.
+//! `saved_at` and `last_dial_at` are in milliseconds since 1970; the times in `memory` count from `saved_at`. `cause` is
+//! the last failure in words, which may hold the last lines of the server's stderr; it is left out where there is none.
+//! `tools` are as the server wrote them, left out where they were never listed; `approvals` is whatever the host keeps
+//! there, left out where it is null. No credentials, no session ids, no environment, no command lines.
+//!
+//! Version 1 is read too: it had neither `last_dial_at` nor `cause`, and less in `memory`. Members that this version does
+//! not know are left where they are when the file is written again: those of the file, and those of each server that is
+//! saved under the same digest.
 //!
 //! # What becomes of a file that is not ours
 //!
@@ -84,7 +90,14 @@ pub struct SavedServer {
     /// When `memory` was taken: milliseconds since 1970.
     saved_at: u64,
     era: EraFacts,
+    /// Without the last dial.
     memory: Memory,
+    /// When it was last dialled: milliseconds since 1970. By the wall clock, for that goes on between two processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_dial_at: Option<u64>,
+    /// The last failure, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cause: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "tools")]
     tools: Tools,
     /// Anything that the host keeps beside it; null for nothing.
@@ -96,7 +109,8 @@ impl SavedState {
     /// The state of this server, with the time that has passed since it was saved taken off its wait; `None` where
     /// there is none, or where its configuration had another digest.
     ///
-    /// The wall clock says how much time has passed. One that was set back takes off nothing.
+    /// The wall clock says how much time has passed. One that was set back takes off nothing; a dial that was later than
+    /// now by that clock counts as made now.
     pub fn server(&self, name: &str, digest: &str) -> Option<SavedServer> {
         self.server_at(name, digest, unix_millis())
     }
@@ -105,9 +119,10 @@ impl SavedState {
         let server = self.servers.get(name).filter(|server| server.digest == digest)?;
         let mut server = server.clone();
         let passed = Duration::from_millis(now.saturating_sub(server.saved_at));
-        server.memory.next_dial_in = server.memory.next_dial_in.map(|left| left.saturating_sub(passed));
-        server.memory.hint_in = server.memory.hint_in.map(|left| left.saturating_sub(passed));
-        server.memory.last_dial_ago = server.memory.last_dial_ago.map(|ago| ago.saturating_add(passed));
+        let memory = &mut server.memory;
+        memory.next_dial_in = memory.next_dial_in.map(|left| left.saturating_sub(passed));
+        memory.hint_in = memory.hint_in.map(|left| left.saturating_sub(passed)).filter(|left| !left.is_zero());
+        server.last_dial_at = server.last_dial_at.map(|at| at.min(now));
         server.saved_at = now;
         Some(server)
     }
@@ -150,11 +165,15 @@ impl SavedServer {
             Part::Unlisted => None,
             Part::Listed(items) | Part::Stale { items, .. } => Some(items),
         };
+        let (mut memory, saved_at) = (connection.memory(), unix_millis());
+        let before = |ago: Duration| saved_at.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
         Self {
             digest: digest.into(),
-            saved_at: unix_millis(),
+            saved_at,
             era: connection.era_facts(),
-            memory: connection.memory(),
+            last_dial_at: memory.last_dial_ago.take().map(before),
+            memory,
+            cause: connection.last_failure().map(|cause| cut(&cause).into()),
             tools,
             approvals: Value::Null,
         }
@@ -172,7 +191,13 @@ impl SavedServer {
 
     /// The machine's memory, for the next one to go on with.
     pub fn memory(&self) -> Memory {
-        self.memory
+        let last_dial_ago = self.last_dial_at.map(|at| Duration::from_millis(self.saved_at.saturating_sub(at)));
+        Memory { last_dial_ago, ..self.memory }
+    }
+
+    /// The last failure in words, where there was one since the last session.
+    pub fn cause(&self) -> Option<&str> {
+        self.cause.as_deref()
     }
 
     /// The server's last list; `None` where it never listed.
@@ -183,12 +208,21 @@ impl SavedServer {
 
     /// Gives all of it to a connection that is set up.
     pub fn restore(&self, builder: Builder) -> Builder {
-        let builder = builder.era_facts(self.era.clone()).restore(self.memory);
+        let mut builder = builder.era_facts(self.era.clone()).restore(self.memory());
+        if let Some(cause) = &self.cause {
+            builder = builder.last_failure(&**cause);
+        }
         match self.catalogue() {
             Some(known) => builder.known_catalogue(known),
             None => builder,
         }
     }
+}
+
+/// The first characters of a cause, as many as are kept.
+fn cut(cause: &str) -> &str {
+    const LONGEST: usize = 4096;
+    cause.char_indices().nth(LONGEST).map_or(cause, |(end, _)| &cause[..end])
 }
 
 /// Tools as the texts that they were read from. One that cannot be read is left out: the server lists it again.

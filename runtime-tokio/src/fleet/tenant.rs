@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use mcp_reconnect_core::{ParkReason, State, Status};
+use mcp_reconnect_core::{State, Status};
 
 use super::Inner;
 use super::approval::Approvals;
@@ -65,9 +65,10 @@ impl Server {
         let asleep = match snapshot.status {
             // A probe of a parked server is an attempt under way.
             _ if matches!(snapshot.state, State::Connecting { .. }) => false,
-            Status::TransientFailure | Status::Parked(ParkReason::Exhausted | ParkReason::Flapping) => true,
+            Status::TransientFailure => true,
+            Status::Parked(reason) => reason.probes(),
             Status::Idle => self.config.connect == Connect::Eager,
-            Status::Connecting | Status::Ready(_) | Status::Parked(_) | Status::Shutdown => false,
+            Status::Connecting | Status::Ready(_) | Status::Shutdown => false,
         };
         if asleep {
             connection.demand();

@@ -366,7 +366,7 @@ pub(crate) fn empty_result() -> Box<RawValue> {
 }
 
 /// The members of a JSON object in their order, values unread.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(crate) struct Object<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// How the header names the format.
 pub(super) const FORMAT: &str = "mcp-reconnect-trace";
-/// The version of the format that is written, and the only one that is read.
-pub(super) const VERSION: u32 = 1;
+/// The version of the format that is written.
+pub(super) const VERSION: u32 = 2;
+/// The oldest version that is read.
+pub(super) const OLDEST: u32 = 1;
 
 /// Everything that a machine was told, in order.
 #[derive(Clone, PartialEq, Debug)]
@@ -34,8 +36,8 @@ pub struct Header {
     pub seed: u64,
     /// When the machine was made, on the clock of all times that follow.
     pub start: Timestamp,
-    /// The knobs.
-    #[serde(default)]
+    /// The knobs. Those that version 1 did not have are off where they are left out.
+    #[serde(default = "knobs_left_out")]
     pub config: Config,
     /// The memory that it was restored from, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,6 +81,10 @@ pub struct Answer {
     /// When it wanted to be called again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<Timestamp>,
+}
+
+fn knobs_left_out() -> Config {
+    serde_json::from_str("{}").unwrap_or_default()
 }
 
 impl Header {

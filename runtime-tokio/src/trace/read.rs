@@ -7,9 +7,9 @@ use std::num::NonZeroU64;
 use mcp_reconnect_core::{Input, Output, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
-use super::format::{Answer, Entry, FORMAT, Header, Step, Trace, VERSION};
+use super::format::{Answer, Entry, FORMAT, Header, OLDEST, Step, Trace, VERSION};
 
 /// The longest line that is read, in bytes; those that are written have a few thousand at most.
 const MAX_LINE: usize = 64 * 1024;
@@ -50,7 +50,7 @@ impl fmt::Display for TraceError {
             Self::Empty => f.write_str("it is empty"),
             Self::NotATrace { problem } => write!(f, "it is no trace: {problem}"),
             Self::Version { found } => {
-                write!(f, "it is a trace of version {found}; only version {VERSION} can be read")
+                write!(f, "it is a trace of version {found}; versions {OLDEST} to {VERSION} can be read")
             }
             Self::Line { line, column: 0, problem } => write!(f, "line {line}: {problem}"),
             Self::Line { line, column, problem } => write!(f, "line {line}, column {column}: {problem}"),
@@ -139,10 +139,14 @@ fn header(line: &Line<'_>) -> Result<Header, TraceError> {
         None => return Err(not_a_trace("its first line names no format".into())),
     }
     match kind.version {
-        Some(Value::Number(version)) if version.as_u64() == Some(VERSION.into()) => parse(line),
+        Some(Value::Number(version)) if is_read(&version) => parse(line),
         Some(other) => Err(TraceError::Version { found: short(&other) }),
         None => Err(not_a_trace("its first line names no version".into())),
     }
+}
+
+fn is_read(version: &Number) -> bool {
+    version.as_u64().is_some_and(|version| (OLDEST.into()..=VERSION.into()).contains(&version))
 }
 
 /// Every line after the header, whichever it is.

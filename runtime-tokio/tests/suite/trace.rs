@@ -2,15 +2,16 @@
 
 use std::io::{self, BufReader, Read};
 use std::num::NonZeroU64;
+use std::time::Duration;
 
-use mcp_reconnect::core::{Input, Timestamp};
+use mcp_reconnect::core::{Config, Input, Timestamp};
 use mcp_reconnect::trace::{self, Answer, Entry, Header, Step, Trace, TraceError};
 use mcp_reconnect_checker::Walk;
 use proptest::prelude::*;
 
 /// A recorded life with most of what can happen.
 const TOUR: &str = include_str!("trace/tour.jsonl");
-const HEADER: &str = r#"{"format":"mcp-reconnect-trace","version":1,"name":"x","seed":1,"start":0}"#;
+const HEADER: &str = r#"{"format":"mcp-reconnect-trace","version":2,"name":"x","seed":1,"start":0}"#;
 
 fn read(text: impl AsRef<[u8]>) -> Result<Trace, TraceError> {
     trace::read(text.as_ref())
@@ -108,10 +109,11 @@ fn trace_errors_say_what_is_wrong_and_where() {
         (r#"{"format":7}"#.into(), "it is no trace: its format is 7"),
         (r#"{"format":"pcap","version":1}"#.into(), r#"it is no trace: its format is "pcap""#),
         (r#"{"format":"mcp-reconnect-trace"}"#.into(), "it is no trace: its first line names no version"),
-        (HEADER.replace("\"version\":1", "\"version\":2"), "it is a trace of version 2; only version 1 can be read"),
+        (HEADER.replace("\"version\":2", "\"version\":3"), "it is a trace of version 3; versions 1 to 2 can be read"),
+        (HEADER.replace("\"version\":2", "\"version\":0"), "it is a trace of version 0; versions 1 to 2 can be read"),
         (
-            HEADER.replace("\"version\":1", "\"version\":\"1.5\""),
-            "it is a trace of version \"1.5\"; only version 1 can be read",
+            HEADER.replace("\"version\":2", "\"version\":\"1.5\""),
+            "it is a trace of version \"1.5\"; versions 1 to 2 can be read",
         ),
         (HEADER.replace("\"seed\":1,", ""), "line 1, column 65: missing field `seed`"),
         (
@@ -162,7 +164,9 @@ fn trace_errors_of_the_reader_are_told() {
 #[test]
 fn trace_may_leave_out_what_has_a_default() {
     let trace = read(format!("{HEADER}\r\n\n  {{\"at\":5,\"in\":\"tick\"}}\r\n")).unwrap();
-    assert_eq!((trace.header.config, trace.header.memory, trace.header.origin), Default::default());
+    let old = Config::builder().demand_backoff(Duration::ZERO).refused_interval(Duration::ZERO).build().unwrap();
+    assert_eq!(trace.header.config, old, "the knobs that version 1 did not have are off");
+    assert_eq!((trace.header.memory, trace.header.origin), (None, None));
     let tick = Step { line: 3, at: Timestamp::from_nanos(5), input: Input::Tick, answer: None };
     assert_eq!(trace.entries, [Entry::Step(tick)]);
     assert_eq!(trace.verify().unwrap().compared, 0);
@@ -185,6 +189,42 @@ fn step(entry: &mut Entry) -> &mut Step {
 /// The first place at which this holds.
 fn find(entries: &mut [Entry], wanted: impl Fn(&Step) -> bool) -> usize {
     (0..entries.len()).find(|at| wanted(step(&mut entries[*at]))).expect("it is in the tour")
+}
+
+/// Traces that version 0.1.0 recorded, and the first line that is answered otherwise since then: unanswered pings are
+/// followed by a listing.
+const OF_VERSION_1: [(&str, &str, Option<usize>); 6] = [
+    ("k12_silence", include_str!("trace/v1/k12_silence.jsonl"), Some(20)),
+    ("k13_deaf_after_wake", include_str!("trace/v1/k13_deaf_after_wake.jsonl"), Some(22)),
+    ("k20_breaker", include_str!("trace/v1/k20_breaker.jsonl"), None),
+    ("k21_rate_limited", include_str!("trace/v1/k21_rate_limited.jsonl"), None),
+    ("restored_parked", include_str!("trace/v1/restored_parked.jsonl"), None),
+    ("retuned", include_str!("trace/v1/retuned.jsonl"), None),
+];
+
+/// Answers change with the rules; that they can be read, and what was told, does not.
+#[test]
+fn traces_of_version_1_are_read_and_replayed() {
+    let mut differ = Vec::new();
+    for (name, text, _) in OF_VERSION_1 {
+        assert!(text.starts_with("{\"format\":\"mcp-reconnect-trace\",\"version\":1,"), "{name}");
+        let trace = read(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(trace.header.config.demand_backoff(), Duration::ZERO, "{name}");
+        assert_eq!(trace.header.config.refused_interval(), Duration::ZERO, "{name}");
+        let inputs = text.lines().filter(|line| line.contains("\"in\":")).count();
+        assert_eq!(trace.entries.len(), inputs, "{name}");
+        differ.push((name, trace.verify().err().map(|difference| difference.line)));
+        // Without what was answered, all of it is replayed.
+        let mut told = trace.clone();
+        told.entries.iter_mut().for_each(|entry| step(entry).answer = None);
+        assert_eq!(told.verify().unwrap().inputs, inputs, "{name}");
+        // Written again, it is of the version that is written, and says the same.
+        let mut again = Vec::new();
+        trace.write(&mut again).unwrap();
+        assert!(again.starts_with(b"{\"format\":\"mcp-reconnect-trace\",\"version\":2,"), "{name}");
+        assert_eq!(read(again).unwrap(), trace, "{name}");
+    }
+    assert_eq!(differ, OF_VERSION_1.map(|(name, _, line)| (name, line)));
 }
 
 #[test]

@@ -183,11 +183,12 @@ async fn one_call_touches_only_what_it_must() {
         "gone: removed",
         "moved: replaced",
         "new: started",
+        "permanent: woken",
         "tuned: retuned",
     ];
     assert_eq!(told, done, "only what changed is told");
     let mut all = [&done[..], &["auth: untouched", "disabled: disabled", "healthy: untouched"]].concat();
-    all.extend(["permanent: untouched", "requested: untouched"]);
+    all.push("requested: untouched");
     all.sort_unstable();
     assert_eq!(outcomes(&report), all);
     until_ready(&mut events, "dead").await;

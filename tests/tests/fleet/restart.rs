@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mcp_reconnect::ServerState;
 use mcp_reconnect::config::{CataloguePolicy, Connect, FleetConfig};
-use mcp_reconnect::core::ParkReason;
+use mcp_reconnect::core::{Failure, FailureClass, ParkReason};
 use mcp_reconnect::fleet::Fleet;
 use mcp_reconnect::fleet::state::StateFile;
 use mcp_reconnect_tests::fake::FakeServer;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use super::support::*;
-use crate::support::{memory, secs};
+use crate::support::{memory, millis, secs};
 
 /// A host's next process.
 fn host(dir: &TempDir) -> Fleet {
@@ -56,6 +56,84 @@ async fn a_parked_server_is_not_dialled_before_its_time() {
             assert_eq!(dead.ledger().spawns(), dials);
         }
         fleet.shutdown().await;
+    }
+}
+
+/// A server asked to be left alone for ten minutes: the next process leaves it alone for the rest of them, whoever asks,
+/// and can say why.
+#[tokio::test(start_paused = true)]
+async fn a_rate_limit_holds_in_the_next_process() {
+    let dir = TempDir::new().unwrap();
+    let server = memory("");
+    let limited = Failure { class: FailureClass::RateLimited, retry_after: Some(secs(600)) };
+    let gate = Gate::shut(&server, limited);
+    let config = || only("a", by(1, gate.clone()));
+    let first = host(&dir);
+    first.apply(config());
+    sleep(secs(100)).await;
+    assert_eq!((gate.tries(), state(&first, "a")), (1, ServerState::TransientFailure));
+    first.shutdown().await;
+    gate.open();
+    let second = host(&dir);
+    second.apply(config());
+    let failure = status(&second, "a").last_failure.expect("it is not over");
+    assert_eq!((failure.class, failure.cause.as_deref()), (FailureClass::RateLimited, Some("the gate is shut")));
+    for _ in 0..10 {
+        let refused = second.connection("a").unwrap().session().await.unwrap_err().to_string();
+        assert!(refused.contains("the gate is shut"), "{refused}");
+        sleep(secs(30)).await;
+    }
+    assert_eq!(gate.tries(), 1);
+    let left = status(&second, "a").next_dial.unwrap();
+    assert!(left > secs(150) && left < secs(260), "{left:?}"); // up to a tenth late
+    sleep(left + secs(1)).await;
+    assert_eq!((gate.tries(), state(&second, "a")), (2, ServerState::Ready));
+    second.shutdown().await;
+}
+
+/// A login, or another environment, is found by the next start: one try, and where nothing was cured, no more than that.
+/// A host that is started again and again does not dial each time.
+#[tokio::test(start_paused = true)]
+async fn a_start_is_one_try_of_what_may_have_been_cured() {
+    for (class, reason) in
+        [(FailureClass::NeedsAuth, ParkReason::NeedsAuth), (FailureClass::Permanent, ParkReason::Permanent)]
+    {
+        let dir = TempDir::new().unwrap();
+        let server = memory("");
+        let gate = Gate::shut(&server, class);
+        let config = || only("a", by(1, gate.clone()));
+        let first = host(&dir);
+        let mut events = first.events();
+        first.apply(config());
+        until_parked(&mut events, "a", reason).await;
+        sleep(secs(3)).await;
+        first.shutdown().await;
+        // Two seconds are left of the five after the last dial.
+        for _ in 0..3 {
+            let next = host(&dir);
+            next.apply(config());
+            let told = status(&next, "a");
+            assert_eq!(
+                (told.park_reason, told.last_failure.unwrap().cause.as_deref()),
+                (Some(reason), Some("the gate is shut"))
+            );
+            sleep(millis(500)).await;
+            assert_eq!(gate.tries(), 1);
+            next.shutdown().await;
+        }
+        let second = host(&dir);
+        second.apply(config());
+        sleep(secs(1)).await;
+        assert_eq!(gate.tries(), 2, "{reason}: half a second was left");
+        sleep(secs(20)).await;
+        assert_eq!((gate.tries(), status(&second, "a").park_reason), (2, Some(reason)));
+        second.shutdown().await;
+        gate.open();
+        let last = host(&dir);
+        last.apply(config());
+        sleep(secs(1)).await;
+        assert_eq!((gate.tries(), state(&last, "a")), (3, ServerState::Ready), "{reason}");
+        last.shutdown().await;
     }
 }
 

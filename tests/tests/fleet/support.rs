@@ -1,13 +1,14 @@
 //! A fleet of fake servers in memory.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use mcp_reconnect::config::{Custom, FleetConfig, ServerConfig};
-use mcp_reconnect::core::{FailureClass, ParkReason, Status};
+use mcp_reconnect::core::{Failure, FailureClass, ParkReason, Status};
 use mcp_reconnect::fleet::{ApplyReport, Fleet, FleetCallError, FleetEvent, FleetEvents, Select, ToolsDiff};
 use mcp_reconnect::link::{Attempt, ConnectError, Connector, Link, LinkControl};
 use mcp_reconnect::{ServerState, ServerStatus};
@@ -225,6 +226,48 @@ pub(crate) struct Detour {
     pub(crate) to: MemoryConnector,
     pub(crate) after: Duration,
     pub(crate) fails: Option<FailureClass>,
+}
+
+/// A way to a fake server that is shut, with a hint or without, until somebody opens it.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) to: MemoryConnector,
+    shut: Arc<Mutex<Option<Failure>>>,
+    tries: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    pub(crate) fn shut(server: &Arc<FakeServer>, failure: impl Into<Failure>) -> Self {
+        Self {
+            to: MemoryConnector(server.clone()),
+            shut: Arc::new(Mutex::new(Some(failure.into()))),
+            tries: Arc::default(),
+        }
+    }
+
+    pub(crate) fn open(&self) {
+        *self.shut.lock().unwrap() = None;
+    }
+
+    pub(crate) fn tries(&self) -> usize {
+        self.tries.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Connector for Gate {
+    async fn connect(&self, attempt: Attempt) -> Result<Link, ConnectError> {
+        self.tries.fetch_add(1, Ordering::SeqCst);
+        let shut = *self.shut.lock().unwrap();
+        match shut {
+            Some(failure) => Err(ConnectError::new(failure, "the gate is shut")),
+            None => self.to.connect(attempt).await,
+        }
+    }
+
+    fn close_bound(&self) -> Duration {
+        self.to.close_bound()
+    }
 }
 
 /// A server that nobody can reach, for this reason.

@@ -87,11 +87,11 @@ fn traces_cover_what_a_machine_is_told_and_orders() {
         assert!(text.len() < 32 * 1024, "{}: {}", file.display(), text.len());
         all.push_str(&text);
     }
-    let inputs = "connect wake retune reached lost gone traffic no_reply ping_unsupported";
+    let inputs = "connect wake retune resumed reached lost gone traffic no_reply ping_unsupported pong";
     let inputs = inputs.split(' ').map(|input| format!("\"in\":{{\"{input}\""));
-    let plain = ["tick", "park", "shutdown", "resumed"].map(|input| format!("\"in\":\"{input}\""));
+    let plain = ["tick", "park", "shutdown"].map(|input| format!("\"in\":\"{input}\""));
     let causes = ["operator", "config", "credentials"].map(|cause| format!("{{\"wake\":\"{cause}\"}}"));
-    let outputs = "dial close ping publish withdraw admit go wait refuse status_changed breaker_changed failed idle \
+    let outputs = "dial close ping ask publish withdraw admit go wait refuse status_changed breaker_changed failed idle \
                    lifetime parked ready transport session_gone rate_limited needs_auth permanent start_timeout \
                    unresponsive exhausted flapping requested not_in_time breaker_open";
     let outputs = outputs.split_whitespace().map(|output| format!("\"{output}\""));

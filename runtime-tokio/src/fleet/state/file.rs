@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -16,10 +17,10 @@ use crate::clock::unix_millis;
 use crate::protocol::frame;
 
 const FORMAT: &str = "mcp-reconnect-state";
-const VERSION: u64 = 1;
-/// How every file begins that was written here.
-const BEGIN: &str = r#"{"format":"mcp-reconnect-state","version":1,"#;
-/// The part of it that is enough to know a damaged file as ours.
+/// The version that is written, and those that are read.
+const VERSION: u64 = 2;
+const READ: RangeInclusive<u64> = 1..=VERSION;
+/// The beginning that is enough to know a damaged file as ours.
 const MARK: &str = r#"{"format":"mcp-reconnect-state""#;
 
 /// The name of a temporary file begins with a dot and the name of the state file, and ends with this.
@@ -39,8 +40,21 @@ pub struct StateFile {
 struct Content<'a> {
     format: &'static str,
     version: u64,
-    servers: &'a SavedState,
+    servers: BTreeMap<&'a str, WithRest<'a, &'a SavedServer>>,
 }
+
+/// A value, and the members that only another release knows.
+#[derive(Serialize)]
+struct WithRest<'a, T> {
+    #[serde(flatten)]
+    known: T,
+    #[serde(flatten)]
+    rest: BTreeMap<&'a str, &'a RawValue>,
+}
+
+/// The members of a file and of a server that this version writes.
+const OF_FILE: [&str; 3] = ["format", "version", "servers"];
+const OF_SERVER: [&str; 8] = ["digest", "saved_at", "era", "memory", "last_dial_at", "cause", "tools", "approvals"];
 
 impl StateFile {
     /// The file at this path. A symbolic link is followed, and stays.
@@ -72,8 +86,8 @@ impl StateFile {
         let Some(bytes) = read_bytes(&target)? else { return Ok(Vec::new()) };
         let mut problems = Vec::new();
         match parse(&bytes) {
-            Ok(servers) => {
-                for (name, json) in servers {
+            Ok(content) => {
+                for (name, json) in content.servers {
                     match serde_json::from_str::<SavedServer>(json.get()) {
                         Ok(server) => state.insert(name, server),
                         Err(error) => problems.push(StateProblem::Server { name, reason: error.to_string() }),
@@ -104,13 +118,17 @@ impl StateFile {
     }
 
     fn write(&self, state: &SavedState) -> Result<(), StateProblem> {
-        let content = Content { format: FORMAT, version: VERSION, servers: state };
-        let bytes = serde_json::to_vec(&content).map_err(|error| StateProblem::io("encode it")(error.into()))?;
+        let target = self.target()?;
+        let old = read_bytes(&target)?.unwrap_or_default();
+        let old = match parse(&old) {
+            Ok(old) => old,
+            Err(StateProblem::Damaged(_)) => Kept::default(),
+            Err(problem) => return Err(problem),
+        };
+        let bytes = old.with(state).map_err(|error| StateProblem::io("encode it")(error.into()))?;
         if bytes.len() as u64 > MAX_SIZE {
             return Err(StateProblem::TooLarge);
         }
-        let target = self.target()?;
-        may_replace(&target)?;
         let folder = folder_of(&target);
         make_folder(folder).map_err(StateProblem::io("make its folder"))?;
         let mut temporary = tempfile::Builder::new()
@@ -164,42 +182,67 @@ fn open(target: &Path) -> Result<Option<File>, StateProblem> {
     }
 }
 
-/// The entries of a file of ours. One without a byte in it is ours: somebody made it for us.
-pub(super) fn parse(bytes: &[u8]) -> Result<BTreeMap<String, &RawValue>, StateProblem> {
+/// The content of a file of ours.
+#[derive(Default, Debug)]
+pub(super) struct Kept<'a> {
+    pub(super) servers: BTreeMap<String, &'a RawValue>,
+    members: frame::Object<'a>,
+}
+
+/// Reads a file of ours. One without a byte in it is ours: somebody made it for us.
+pub(super) fn parse(bytes: &[u8]) -> Result<Kept<'_>, StateProblem> {
     if bytes.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(Kept::default());
     }
     let begins_as_ours = bytes.starts_with(MARK.as_bytes()) || MARK.as_bytes().starts_with(bytes);
     let broken = |error: serde_json::Error| {
         if begins_as_ours { StateProblem::Damaged(error.to_string()) } else { StateProblem::Foreign }
     };
-    let frame::Object(members) = serde_json::from_slice(bytes).map_err(broken)?;
-    let member = |name: &str| members.iter().find(|(known, _)| known == name).map(|(_, value)| value.get());
-    if member("format").and_then(|format| serde_json::from_str::<String>(format).ok()).as_deref() != Some(FORMAT) {
+    let members: frame::Object<'_> = serde_json::from_slice(bytes).map_err(broken)?;
+    if text(&members, "format").as_deref() != Some(FORMAT) {
         return Err(StateProblem::Foreign);
     }
     let damaged = |error: serde_json::Error| StateProblem::Damaged(error.to_string());
-    match member("version") {
-        Some(version) if version == VERSION.to_string() => {}
+    match member(&members, "version").map(RawValue::get) {
+        Some(version) if READ.map(|read| read.to_string()).any(|read| read == version) => {}
         version => return Err(StateProblem::Version(version.map_or("unknown", frame::excerpt).to_owned())),
     }
-    let servers = members.iter().find(|(name, _)| name == "servers").map(|(_, servers)| *servers);
-    serde_json::from_str(servers.map_or("", RawValue::get)).map_err(damaged)
+    let servers = serde_json::from_str(member(&members, "servers").map_or("", RawValue::get)).map_err(damaged)?;
+    Ok(Kept { servers, members })
 }
 
-/// Whether what is there now is ours, so that nothing of anybody else is lost.
-fn may_replace(target: &Path) -> Result<(), StateProblem> {
-    let Some(file) = open(target)? else { return Ok(()) };
-    let mut begin = Vec::new();
-    file.take(BEGIN.len() as u64).read_to_end(&mut begin).map_err(StateProblem::io("read it"))?;
-    if begin == BEGIN.as_bytes() {
-        return Ok(());
+impl Kept<'_> {
+    /// The text of a file with this state, and with what only another release knows of the file, and of each server
+    /// whose digest is the same.
+    fn with(&self, state: &SavedState) -> serde_json::Result<Vec<u8>> {
+        let old: BTreeMap<_, frame::Object<'_>> = state
+            .iter()
+            .filter_map(|(name, server)| {
+                let old = serde_json::from_str(self.servers.get(name)?.get()).ok()?;
+                (text(&old, "digest")? == server.digest).then_some((name, old))
+            })
+            .collect();
+        let with_rest = |(name, known)| {
+            let rest = old.get(name).map(|old| rest(old, &OF_SERVER)).unwrap_or_default();
+            (name, WithRest { known, rest })
+        };
+        let known = Content { format: FORMAT, version: VERSION, servers: state.iter().map(with_rest).collect() };
+        serde_json::to_vec(&WithRest { known, rest: rest(&self.members, &OF_FILE) })
     }
-    let Some(bytes) = read_bytes(target)? else { return Ok(()) };
-    match parse(&bytes) {
-        Ok(_) | Err(StateProblem::Damaged(_)) => Ok(()),
-        Err(problem) => Err(problem),
-    }
+}
+
+fn member<'a>(members: &frame::Object<'a>, name: &str) -> Option<&'a RawValue> {
+    members.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+}
+
+fn text(members: &frame::Object<'_>, name: &str) -> Option<String> {
+    serde_json::from_str(member(members, name)?.get()).ok()
+}
+
+/// The members that are none of these.
+fn rest<'a>(members: &'a frame::Object<'a>, known: &[&str]) -> BTreeMap<&'a str, &'a RawValue> {
+    let rest = members.0.iter().filter(|(name, _)| !known.contains(&name.as_ref()));
+    rest.map(|(name, value)| (name.as_ref(), *value)).collect()
 }
 
 fn folder_of(path: &Path) -> &Path {

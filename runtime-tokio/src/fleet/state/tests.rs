@@ -1,7 +1,7 @@
 mod file;
 mod saver;
 
-use mcp_reconnect_core::{Epoch, ParkReason, PingSupport, Status};
+use mcp_reconnect_core::{Epoch, FailureClass, ParkReason, PingSupport, Status};
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -36,6 +36,8 @@ fn server(digest: &str, status: Status, next_dial_in: Option<Duration>, tools: O
             server: Some(("fake".into(), "1".into())),
         },
         memory: memory(status, next_dial_in),
+        last_dial_at: None,
+        cause: None,
         tools: tools.map(|tools| tools.iter().map(item).collect()),
         approvals: Value::Null,
     }
@@ -90,6 +92,58 @@ fn a_server_that_was_configured_anew_is_not_known() {
     assert!(state.server("parked", "d1").is_none());
     assert!(state.server("unheard of", "d1").is_none());
     assert_eq!(state.server("parked", "d2").unwrap().digest(), "d2");
+}
+
+/// A server that asked to be left alone for 600 s, 20 s after the dial that it refused, as it is saved.
+fn limited() -> SavedServer {
+    let mut server = server("d1", Status::TransientFailure, Some(580 * SECOND), None);
+    server.memory.failure = Some(FailureClass::RateLimited);
+    server.memory.hint_in = Some(580 * SECOND);
+    server.last_dial_at = Some(THEN - 20_000);
+    server.cause = Some("HTTP 429".into());
+    server
+}
+
+#[test]
+fn a_last_dial_is_kept_by_the_wall_clock() {
+    let json = serde_json::to_value(limited()).unwrap();
+    assert_eq!(json["last_dial_at"], json!(THEN - 20_000));
+    assert_eq!(json["cause"], json!("HTTP 429"));
+    assert!(!json["memory"].as_object().unwrap().contains_key("last_dial_ago"), "{json}");
+    let state = SavedState::from_iter([("a".to_owned(), limited())]);
+    let at = |now: u64| {
+        let server = state.server_at("a", "d1", now).unwrap();
+        (server.memory().last_dial_ago.unwrap(), server.memory.hint_in, server.last_dial_at.unwrap())
+    };
+    assert_eq!(at(THEN), (20 * SECOND, Some(580 * SECOND), THEN - 20_000));
+    assert_eq!(at(THEN + 100_000), (120 * SECOND, Some(480 * SECOND), THEN - 20_000));
+    assert_eq!(at(THEN + 580_000), (600 * SECOND, None, THEN - 20_000));
+    // A clock that was set back: to before the save, to before the dial. That one counts as made now.
+    assert_eq!(at(THEN - 15_000), (5 * SECOND, Some(580 * SECOND), THEN - 20_000));
+    assert_eq!(at(THEN - 60_000), (Duration::ZERO, Some(580 * SECOND), THEN - 60_000));
+    assert_eq!(at(0), (Duration::ZERO, Some(580 * SECOND), 0));
+}
+
+#[test]
+fn an_entry_of_version_1_is_read() {
+    let entry = json!({
+        "digest": "d1",
+        "saved_at": THEN,
+        "era": { "era": "legacy", "version": "2025-06-18", "server": ["fake", "1"] },
+        "memory": {
+            "status": { "parked": "needs_auth" },
+            "next_dial_in": null,
+            "start_timeout": { "secs": 30, "nanos": 0 },
+            "pings": "mute",
+            "probe_doublings": 2,
+        },
+    });
+    let server: SavedServer = serde_json::from_value(entry).unwrap();
+    let mut expected = memory(Status::Parked(ParkReason::NeedsAuth), None);
+    expected.pings = PingSupport::Silent;
+    assert_eq!((server.memory(), &server.cause), (expected, &None));
+    let server = SavedState::from_iter([("a".to_owned(), server)]).server_at("a", "d1", THEN + 1).unwrap();
+    assert_eq!(server.memory(), expected, "nothing is made up");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn what_is_saved_is_loaded() {
     let tools = state.server("ready \"ü\"", "d1").unwrap().catalogue().unwrap().tools;
     assert_eq!(tools.items()[0].json().get(), ODD_TOOL);
     let text = fs::read_to_string(file.path()).unwrap();
-    assert!(text.contains(ODD_TOOL) && text.starts_with(r#"{"format":"mcp-reconnect-state","version":1,"servers":{"#));
+    assert!(text.contains(ODD_TOOL) && text.starts_with(r#"{"format":"mcp-reconnect-state","version":2,"servers":{"#));
 }
 
 #[test]
@@ -102,6 +102,56 @@ fn an_unreadable_entry_or_tool_costs_no_other_one() {
     let catalogue = state.server("ready \"ü\"", "d1").unwrap().catalogue().unwrap();
     assert_eq!(catalogue.tools.items().len(), 1);
     assert!(catalogue.tool("good").is_some());
+}
+
+#[test]
+fn members_of_a_later_release_are_kept() {
+    let folder = tempdir().unwrap();
+    let file = file_in(&folder);
+    for version in [1, 2] {
+        let mut content: Value = serde_json::from_slice(&saved(&sample())).unwrap();
+        content["version"] = json!(version);
+        content["later"] = json!({ "deep": [1, "ü"] });
+        for name in ["parked", "never met", "ready \"ü\""] {
+            content["servers"][name]["session"] = json!({ "id": name });
+        }
+        content["servers"]["never met"]["cause"] = json!("it is known, and was of another time");
+        content["servers"]["gone"] = content["servers"]["parked"].clone();
+        fs::write(file.path(), content.to_string()).unwrap();
+        let (mut state, warnings) = file.load();
+        assert_eq!(warnings, []);
+        state.remove("gone");
+        state.insert("parked", server("another digest", Status::Idle, None, None));
+        state.insert("never met", server("d3", Status::Idle, None, None));
+        // However often it is written.
+        for _ in 0..2 {
+            file.save(&state).unwrap();
+            let is: Value = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap();
+            let mut wanted = serde_json::to_value(&state).unwrap();
+            for name in ["never met", "ready \"ü\""] {
+                wanted[name]["session"] = json!({ "id": name });
+            }
+            let head = json!({ "format": "mcp-reconnect-state", "version": 2, "servers": wanted, "later": { "deep": [1, "ü"] } });
+            assert_eq!(is, head);
+        }
+    }
+}
+
+/// Every member that is written is known: none of it is taken for a later release's and kept beside the new one.
+#[test]
+fn no_member_is_written_twice() {
+    let folder = tempdir().unwrap();
+    let file = file_in(&folder);
+    let mut full = limited();
+    full.tools = sample().servers["ready \"ü\""].tools.clone();
+    full.approvals = json!({ "odd": "sha256:00" });
+    file.save(&SavedState::from_iter([("a".to_owned(), full.clone())])).unwrap();
+    let whole = fs::read(file.path()).unwrap();
+    file.save(&SavedState::from_iter([("a".to_owned(), full)])).unwrap();
+    assert_eq!(fs::read(file.path()).unwrap(), whole);
+    let bare = SavedState::from_iter([("a".to_owned(), server("d1", Status::Idle, None, None))]);
+    file.save(&bare).unwrap();
+    assert_eq!(fs::read(file.path()).unwrap(), saved(&bare));
 }
 
 /// Wherever it ends, it is known as ours, and nothing of it is used.
@@ -145,8 +195,8 @@ fn a_file_with_a_wrong_byte_is_read_in_part_or_not_at_all() {
         for byte in [0, b' ', b'"', b'9', b'}', 0xff] {
             let mut bytes = whole.clone();
             bytes[at] = byte;
-            if let Ok(servers) = parse(&bytes) {
-                for json in servers.values() {
+            if let Ok(kept) = parse(&bytes) {
+                for json in kept.servers.values() {
                     drop(serde_json::from_str::<SavedServer>(json.get()));
                 }
             }
@@ -167,7 +217,7 @@ fn what_is_not_ours_stays_as_it_is() {
         (br#"{"format":"mcp-reconnect-states","version":1,"servers":{}}"#.to_vec(), StateProblem::Foreign),
         (br#"{"format":1,"version":1,"servers":{}}"#.to_vec(), StateProblem::Foreign),
         (br#"{ "format":"mcp-reconnect-state","version":1,"#.to_vec(), StateProblem::Foreign),
-        (version("2").into_bytes(), StateProblem::Version("2".into())),
+        (version("3").into_bytes(), StateProblem::Version("3".into())),
         (version("11").into_bytes(), StateProblem::Version("11".into())),
         (version("0").into_bytes(), StateProblem::Version("0".into())),
         (version("\"1.1\"").into_bytes(), StateProblem::Version("\"1.1\"".into())),
