@@ -76,5 +76,5 @@ fn a_call_allocates_no_more_than_this() {
     hold("`call_tool`, over `RunningService`", call - view, -66, "0");
     hold("`request`", request, 92, "");
     hold("`request`, over `RunningService`", request - view, 0, "0");
-    hold("`request_raw`", raw, 16, "");
+    hold("`request_raw`", raw, 20, "");
 }

@@ -30,5 +30,5 @@ fn an_idle_connection_takes_no_more_than_this() {
     table("bytes per connection, Ready and idle");
     show("rmcp on the least transport", bare);
     show("supervised", supervised);
-    hold("supervised, over rmcp", supervised - bare, 4_864, "4096");
+    hold("supervised, over rmcp", supervised - bare, 6_144, "4096");
 }
