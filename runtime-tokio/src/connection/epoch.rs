@@ -442,8 +442,8 @@ async fn ping(session: Arc<Session>, mut ping: Call, patience: Duration, notes: 
         },
         Err(CallFailure { doubt: Some(refusal), .. }) => {
             let answered = session.asker().settle_ping(&Doubt::of("ping", &refusal)).await;
-            // An exchange that broke says nothing of pings.
-            if !answered || refusal.status.is_none() {
+            // An exchange that broke, and a server that is out of order, say nothing of pings.
+            if !answered || !refusal.status.is_some_and(|status| (400..500).contains(&status)) {
                 return;
             }
             What::PingUnsupported

@@ -73,9 +73,7 @@ async fn k12_no_ping_is_remembered_across_epochs() {
 /// What refuses pings without being MCP about it is there all the same.
 #[tokio::test]
 async fn k12_refused_is_alive() {
-    for refused in
-        ["status 400 \"no\"", "status 405", "status 403", "status 413", "status 429", "status 429 header retry-after 7"]
-    {
+    for refused in ["status 429", "status 429 header retry-after 7"] {
         let (server, connection, events) = ready(&format!("ping {refused}")).await;
         for _ in 0..10 {
             let before = server.ledger().requests("ping");
@@ -221,5 +219,19 @@ async fn k12_a_server_that_fails_at_pings_is_left_alone_in_the_end() {
         idles_unasked(&connection, 10).await;
         let initializes = server.ledger().initializes();
         assert!(initializes <= 3, "{failure}: {initializes} sessions for ten idle stretches");
+    }
+}
+
+/// A ping that is refused, by a server that answers when it is asked something else, is one that it does not know.
+#[tokio::test]
+async fn k12_refused_by_a_server_that_is_well() {
+    for refused in ["status 400 \"no\"", "status 405", "status 403", "status 413"] {
+        let (server, connection, events) = ready(&format!("ping {refused}")).await;
+        skip(secs(75)).await;
+        server.watch().wait_until(|ledger| ledger.requests("ping") == 1 && ledger.requests("tools/list") == 2).await;
+        turns().await;
+        assert_eq!(text(connection.call_tool(tool_with("echo", "fine")).await), "fine", "{refused}");
+        assert_eq!(server.ledger().initializes(), 1, "{refused}");
+        assert_eq!(drain_statuses(connection, events).await, [Status::Shutdown], "{refused}");
     }
 }
