@@ -127,14 +127,15 @@ impl Connector for Refusing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_server_is_not_waited_for() {
+async fn a_parked_server_is_tried_for_a_call_and_not_for_a_greeting() {
     let mut host = Host::new(Connection::builder(Refusing).name("gone"), FrontOptions::default());
     let (said, took) = greeted(&mut host).await;
     assert_eq!((took, members(&said["capabilities"])), (Duration::ZERO, GUESS.to_vec()));
     let began = Instant::now();
     assert_eq!(tools(&mut host).await, [] as [&str; 0]);
     let answer = host.call(1, "echo").await;
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    // As long as a list, and a call, wait for a session.
+    assert_eq!(began.elapsed(), secs(5) + secs(30));
     let data = &answer["error"]["data"];
     assert_eq!((&answer["error"]["code"], &data["outcome"]), (&json!(-32010), &json!("not_sent")));
     assert_eq!((&data["class"], &data["server"]), (&json!("permanent"), &json!("gone")));

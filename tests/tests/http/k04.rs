@@ -241,8 +241,7 @@ async fn k04_permanent() {
         let (state, _, cause) = next_failure(&mut connection.events()).await;
         assert_eq!(state, Status::Parked(reason), "{script}");
         assert!(cause.contains(says), "{script}: {cause}");
-        // Callers cannot help it, and are told at once.
-        let posts = server.ledger().posts();
+        // It is tried for callers (how often is the core's test), and they are told what came of it.
         for _ in 0..10 {
             match soon(connection.call_tool(tool("echo"))).await {
                 Err(CallError::Refused { why: Refusal::Parked(parked), cause: Some(told), .. }) => {
@@ -251,12 +250,13 @@ async fn k04_permanent() {
                 other => panic!("{script}: {other:?}"),
             }
         }
-        assert_eq!((server.ledger().posts(), connection.snapshot().stats.dials), (posts, 1), "{script}");
+        let dials = connection.snapshot().stats.dials;
+        assert!((2..=11).contains(&dials), "{script}: {dials}");
         // Whoever repaired it says so.
         server.set_script("").await.unwrap();
         let mut events = connection.events();
         connection.wake(WakeCause::Config);
-        assert_eq!(soon(until_ready(&mut events)).await, 2, "{script}");
+        assert_eq!(soon(until_ready(&mut events)).await, dials + 1, "{script}");
     }
 }
 

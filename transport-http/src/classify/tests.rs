@@ -74,7 +74,8 @@ fn a_session_is_lost_by_404_and_410_and_by_known_words() {
         assert!(gone(&refused(WITH_WORDS, *status, body)), "{who}");
         // Without the shortcut it is asked, and a gate says that nothing ran.
         match classified(SESSION, *status, &[], body) {
-            Classification::Refused(refusal) if matches!(status, 404 | 410) => assert!(gone(&refusal), "{who}"),
+            // A 401 in these words is no matter of the credentials.
+            Classification::Refused(refusal) if matches!(status, 401 | 404 | 410) => assert!(gone(&refusal), "{who}"),
             Classification::Refused(refusal) => {
                 assert_eq!((refusal.reach, refusal.sent, refusal.gate), (Reach::Doubt, Sent::Maybe, true), "{who}");
             }

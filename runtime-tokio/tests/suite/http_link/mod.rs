@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use mcp_reconnect::core::{Config, FailureClass, ParkReason, Refusal, Status};
 use mcp_reconnect::http::HttpConnector;
-use mcp_reconnect::{CallError, Connection, Credentials, Event, HttpServer, Refresh};
+use mcp_reconnect::{CallError, CallOptions, Connection, Credentials, Event, HttpServer, Refresh};
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 use tokio::net::TcpListener;
