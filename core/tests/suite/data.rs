@@ -188,8 +188,13 @@ fn restore_keeps_a_rate_limit() {
     assert_eq!(machine.next_timeout(), Some(at(500.0)));
     let _dial = machine.handle(at(500.0), Input::Tick);
     let epoch = machine.snapshot().state.live_epoch().expect("a dial");
-    let _failed = machine.handle(at(500.0), Input::Gone { epoch, failure: FailureClass::RateLimited.into() });
-    assert_eq!(machine.snapshot().status, Status::TransientFailure);
+    let _failed = machine.handle(at(500.0), Input::Gone { epoch, failure: FailureClass::Transport.into() });
+    assert_eq!(machine.snapshot().status, Status::TransientFailure, "an outage begins now");
+    // One without a hint is not hurried by callers either.
+    let unhinted = Memory { hint_in: None, next_dial_in: Some(secs(40)), ..memory };
+    let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), unhinted);
+    let _asked = machine.handle(at(1.0), Input::Connect { until: at(60.0) });
+    assert_eq!(machine.next_timeout(), Some(at(40.0)));
     // The same for a server in an outage that asks for time.
     let memory = Memory { failure: Some(FailureClass::Transport), ..memory };
     let mut machine = ConnectionMachine::restore(Config::default(), 6, at(0.0), memory);

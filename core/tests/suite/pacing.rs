@@ -77,15 +77,18 @@ fn the_bound_of_unasked_dials_holds_for_other_knobs() {
         knobs(|knobs| knobs.park_after(secs(600))),
         knobs(|knobs| knobs.park_probe(secs(1)).park_probe_max(secs(10))),
         knobs(|knobs| knobs.backoff(secs(10)).backoff_max(secs(10)).park_after(secs(1))),
+        knobs(|knobs| knobs.park_after(millis(1)).park_probe(millis(100)).park_probe_max(millis(400))),
     ];
-    for config in configs {
+    let classes = [FailureClass::Transport, FailureClass::Refused];
+    for (config, class) in configs.into_iter().flat_map(|config| classes.map(|class| (config, class))) {
         for window in [secs(1), secs(30), secs(90), HOUR, 24 * HOUR] {
             for seed in 0..20 {
-                let mut sim = Sim::new(config, seed, |_, _| REFUSES);
+                let mut sim = Sim::new(config, seed, move |_, _| Server::Refuses(millis(10), class.into()));
                 sim.give(Input::Connect { until: sim.now });
                 sim.run_until(Timestamp::ZERO + window);
                 let bound = config.max_dials_unasked(window);
-                assert!(sim.dials.len() as u64 <= bound, "{} > {bound} in {window:?}: {config:?}", sim.dials.len());
+                let dials = sim.dials.len();
+                assert!(dials as u64 <= bound, "{class}: {dials} > {bound} in {window:?}: {config:?}");
             }
         }
     }
@@ -343,6 +346,29 @@ fn busiest(dials: &[Duration], width: Duration) -> usize {
         *buckets.entry(dial.as_nanos() / width.as_nanos()).or_insert(0) += 1;
     }
     buckets.into_values().max().unwrap_or(0)
+}
+
+/// What all clients of a server see at the same time is spread, and what one session's end is alone, is not.
+#[test]
+fn r13_the_first_redial_is_spread_by_class() {
+    use FailureClass::{Finished, Refused, SessionGone, Transport, Unauthorized, Unresponsive};
+    let config = knobs(|knobs| knobs.redial_spread(secs(2)));
+    let classes = [Transport, Refused, Unauthorized, Finished, SessionGone, Unresponsive];
+    for (class, spread) in classes.into_iter().zip([true, true, true, true, false, false]) {
+        let waits: Vec<Duration> = (0..20)
+            .map(|seed| {
+                let mut sim = Sim::new(config, seed, |_, _| HEALTHY);
+                sim.connect(secs(10));
+                sim.run_until(at(100.0));
+                sim.sample(true);
+                sim.give(Input::Gone { epoch: sim.live(), failure: class.into() });
+                sim.run_for(secs(3));
+                sim.dials[1].since(at(100.0))
+            })
+            .collect();
+        assert_eq!(waits.iter().any(|wait| *wait > secs(1)), spread, "{class}: {waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= secs(2)), "{class}: {waits:?}");
+    }
 }
 
 #[test]
