@@ -294,7 +294,7 @@ impl ConnectionMachine {
 
     fn on_shutdown(&mut self, out: &mut Outputs) {
         self.withdraw(out);
-        self.end(CloseCause::Shutdown, Then::Shutdown, out);
+        self.end(CloseCause::Shutdown, Then::Shutdown, out); // R23
     }
 
     /// Closes what is up; a close under way leads to `next`, too.
