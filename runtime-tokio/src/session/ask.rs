@@ -10,7 +10,7 @@ use futures::future::Shared;
 use mcp_reconnect_core::{Failure, FailureClass};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::link::{Ended, LinkNews};
 use crate::protocol::frame::{Object, member};
@@ -24,6 +24,11 @@ use crate::wire::{Answer, Call, CallFailure, HARMLESS, Raised, RequestOptions, W
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long after an empty list of tools it is asked for once more.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
+
+/// How far apart lists are that are asked for because they may have changed unheard: twice as far each time.
+const PRESUMED: Duration = Duration::from_secs(1);
+/// The farthest.
+const MOST_PRESUMED: Duration = Duration::from_secs(15 * 60);
 
 /// What the connection remembers of doubts, beside what each session does.
 pub(crate) struct AskMemory {
@@ -62,6 +67,28 @@ struct State {
     over: Option<Verdict>,
     /// Whether the session ever listed a tool.
     had_tools: bool,
+    presumed: Presumed,
+}
+
+/// The presumption that the lists have changed: when the last one was made, or will be.
+#[derive(Default)]
+struct Presumed {
+    at: Option<Instant>,
+    wait: Duration,
+}
+
+impl Presumed {
+    /// When to presume it, for a reason that comes now; `None` where that is settled already.
+    fn due(&mut self, now: Instant) -> Option<Instant> {
+        match self.at {
+            Some(at) if at > now => return None,
+            Some(at) if now < at + MOST_PRESUMED => self.wait = (self.wait * 2).clamp(PRESUMED, MOST_PRESUMED),
+            Some(_) | None => self.wait = Duration::ZERO,
+        }
+        let due = self.at.map_or(now, |at| now.max(at + self.wait));
+        self.at = Some(due);
+        Some(due)
+    }
 }
 
 type Flight = Shared<oneshot::Receiver<Verdict>>;
@@ -162,8 +189,24 @@ impl Asker {
     fn told(self: &Arc<Self>, news: LinkNews) {
         match news {
             LinkNews::Doubt(refusal) => drop(self.ask(&Doubt::of("", &refusal))),
-            LinkNews::Reopened => self.wire.presume_changes(),
+            LinkNews::Reopened => self.presume(),
         }
+    }
+
+    /// A stream of changes was open, and is again: what changed between was not told.
+    fn presume(&self) {
+        let now = Instant::now();
+        let Some(due) = self.lock().presumed.due(now) else { return };
+        if due <= now {
+            return self.wire.presume_changes();
+        }
+        let wire = self.wire.clone();
+        self.wire.spawn(async move {
+            tokio::select! {
+                _ = wire.ended() => {}
+                () = sleep_until(due) => wire.presume_changes(),
+            }
+        });
     }
 
     /// Asks the session, unless it may not be asked now, and tells what was found: within this time, where the caller is
@@ -372,5 +415,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl fmt::Debug for Asker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Asker").field("epoch", &self.wire.epoch()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presumed_changes_are_listed_at_once_and_then_ever_more_rarely() {
+        let (mut presumed, began) = (Presumed::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut due = |seconds| presumed.due(at(seconds)).map(|due| (due - began).as_secs());
+        // A proxy cuts the stream each minute.
+        assert_eq!([due(0), due(60), due(120), due(180), due(240)], [0, 60, 120, 180, 240].map(Some));
+        // Streams that end at once: one list is still to come, and none is added to it.
+        assert_eq!([due(241), due(242), due(255), due(257)], [Some(256), None, None, Some(288)]);
+        // After a long rest it begins anew.
+        assert_eq!([due(1188), due(1188), due(1188)], [Some(1188), Some(1189), None]);
     }
 }
