@@ -24,7 +24,7 @@ use crate::protocol::client::LOG_LEVEL;
 use crate::protocol::frame::{Meta, Object, RpcError, empty_result, is_null, member};
 use crate::session::Session;
 use crate::session::catalogue::list;
-use crate::session::doubt::{HEADER_MISMATCH, Verdict};
+use crate::session::doubt::{HEADER_MISMATCH, Order, Verdict};
 use crate::wire::asks::{Bound, standing_for};
 use crate::wire::progress::Told;
 use crate::wire::relay::TakenBack;
@@ -254,16 +254,21 @@ impl<'a> Call<'a> {
         repeatable: bool,
     ) -> Settled {
         let asker = session.asker();
-        let (doubt, suspect) = asker.hear(self.target.method(), self.target.tool(params).as_deref(), &answer);
-        if let Some(code) = suspect {
-            self.shared.command(Command::Tell(Event::Suspect { code }));
-        }
+        let (doubt, order) = asker.hear(self.target.method(), self.target.tool(params).as_deref(), &answer);
         let asked = match &doubt {
             Some(doubt) => asker.settle(doubt, self.patience.until()).await,
             None => Verdict::Well,
         };
+        let rebuilt = match order.filter(|_| matches!(asked, Verdict::Well | Verdict::Silent)) {
+            Some(Order::Rebuild(cause)) => asker.rebuild(cause),
+            Some(Order::Suspect(code)) if asker.spend() => {
+                self.shared.command(Command::Tell(Event::Suspect { code }));
+                false
+            }
+            Some(Order::Suspect(_)) | None => false,
+        };
         let gone = matches!(asked, Verdict::Gone(_));
-        let over = gone || matches!(asked, Verdict::Lost | Verdict::Ended);
+        let over = gone || rebuilt || matches!(asked, Verdict::Lost | Verdict::Ended);
         let never_ran = doubt.is_some_and(|doubt| doubt.never_ran(&asked));
         match answer {
             // An error as a result (`isError`), of a session that is gone.

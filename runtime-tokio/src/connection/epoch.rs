@@ -240,7 +240,14 @@ impl EpochTask {
         self.note(What::Reached(ReadyFlag::Started));
         let session = match Box::pin(self.establish()).await {
             Ok(established) => established,
-            Err(ended) => return ended,
+            Err(ended) => {
+                if ended.failure.class == FailureClass::NeedsAuth {
+                    // A hook may have renewed them meanwhile, and those were refused as well.
+                    let credentials = self.spec.connector.credentials().await;
+                    lock(&self.spec.credentials).dialled(credentials);
+                }
+                return ended;
+            }
         };
         self.note(What::Established(session.clone()));
         entered.ready();

@@ -125,13 +125,14 @@ impl Asker {
         self.lock().had_tools = true;
     }
 
-    /// Hears of what came of a caller's request: what of it is doubted, and whether the session is suspect.
+    /// Hears of what came of a caller's request: what of it is doubted, and what is to be
+    /// done if the session turns out to be well.
     pub(crate) fn hear(
         self: &Arc<Self>,
         method: &str,
         tool: Option<&str>,
         answer: &Result<Answer, CallFailure>,
-    ) -> (Option<Doubt>, Option<i64>) {
+    ) -> (Option<Doubt>, Option<Order>) {
         let outcome = match answer {
             Ok(Ok(result)) => Outcome::Result(result),
             Ok(Err(error)) => Outcome::Error(error),
@@ -150,14 +151,22 @@ impl Asker {
         if matches!(outcome, Outcome::Result(_)) && doubt.is_none() && !method.ends_with("/list") {
             self.wire.note_served();
         }
-        match order {
-            None => (doubt, None),
-            Some(Order::Suspect(code)) => (doubt, Some(code)),
-            Some(Order::Rebuild(cause)) => {
-                self.lose(Ended { failure: gone(), cause }, Verdict::Gone(None));
-                (doubt, None)
-            }
+        (doubt, order)
+    }
+
+    /// Replaces the session, which is well but suspect, by a fresh one. `false`: that was tried, and no call has had a
+    /// result since.
+    pub(crate) fn rebuild(&self, cause: Arc<str>) -> bool {
+        let first = self.spend();
+        if first {
+            self.lose(Ended { failure: gone(), cause }, Verdict::Gone(None));
         }
+        first
+    }
+
+    /// Notes that something is done about a suspect session. `false`: that was so, and no call has had a result since.
+    pub(crate) fn spend(&self) -> bool {
+        lock(&self.memory.history).spend()
     }
 
     fn asked<'a>(&self, method: &'a str) -> Asked<'a> {

@@ -216,6 +216,13 @@ pub(crate) struct History {
     served: BTreeSet<Box<str>>,
 }
 
+impl History {
+    /// An order is carried out: there is no other before a call has had a result. `false`: there was one.
+    pub(crate) fn spend(&mut self) -> bool {
+        !std::mem::replace(&mut self.spent, true)
+    }
+}
+
 /// What is remembered of doubts within one session.
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
@@ -260,7 +267,8 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Suspicion {
-    /// Hears of the outcome of a caller's request: what is to be doubted of it, and what is to be done at once.
+    /// Hears of the outcome of a caller's request: what is to be doubted of it, and what is to be done if the session
+    /// turns out to be well.
     pub(crate) fn hear(
         &mut self,
         history: &mut History,
@@ -354,16 +362,14 @@ impl Suspicion {
         if history.spent {
             return None;
         }
-        let order = match said.code.or(said.status.map(i64::from)) {
+        match said.code.or(said.status.map(i64::from)) {
             _ if self.nothings >= NOTHINGS => {
-                Order::Rebuild(format!("{NOTHINGS} calls in a row were answered with nothing").into())
+                Some(Order::Rebuild(format!("{NOTHINGS} calls in a row were answered with nothing").into()))
             }
-            Some(code) if suspect && asked.process => Order::Suspect(code),
-            Some(code) if suspect => Order::Rebuild(format!("calls get nothing but {code} for a minute").into()),
-            _ => return None,
-        };
-        history.spent = true;
-        Some(order)
+            Some(code) if suspect && asked.process => Some(Order::Suspect(code)),
+            Some(code) if suspect => Some(Order::Rebuild(format!("calls get nothing but {code} for a minute").into())),
+            _ => None,
+        }
     }
 
     /// Whether the session may be asked about this now. It then counts as asked.
