@@ -5,7 +5,7 @@ mod policy;
 
 use core::time::Duration;
 
-use crate::config::{Config, LONGEST};
+use crate::config::Config;
 use crate::failure::FailureClass;
 use crate::id::Epoch;
 use crate::input::Input;
@@ -344,7 +344,7 @@ impl Model {
             Input::ServerChanged { epoch } if live(epoch) => self.known(PingSupport::Unknown),
             Input::Listed { epoch, took } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
-                    self.listing = self.listing.max(took.min(LONGEST));
+                    self.listing = self.listing.max(took.min(Duration::from_secs(30 * 24 * 3_600)));
                 }
             }
             Input::Renew { epoch } if live(epoch) => {
