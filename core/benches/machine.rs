@@ -37,22 +37,14 @@ fn machine(criterion: &mut Criterion) {
     group.bench_function("traffic", |bencher| {
         bencher.iter(|| {
             now = now + Duration::from_nanos(1);
-            machine.handle(
-                now,
-                black_box(Input::Traffic {
-                    epoch,
-                    inbound: now,
-                    answered: true,
-                    served: true,
-                    answered_to: Some(now),
-                    oldest: None,
-                }),
-            )
+            let (answered, served, answered_to) = (true, true, Some(now));
+            let traffic = Input::Traffic { epoch, inbound: now, answered, served, answered_to, oldest: None };
+            machine.handle(now, black_box(traffic))
         });
     });
     let (mut machine, mut epoch) = ready();
     let mut now = Timestamp::ZERO;
-    let failure = FailureClass::SessionGone.into(); // redialled at once, and not spread
+    let failure = FailureClass::Transport.into(); // a proven session: redialled at once, and not spread by default
     group.bench_function("from a loss to the next session, 6 steps", |bencher| {
         bencher.iter(|| {
             now = now + Config::default().stable_after();

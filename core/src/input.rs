@@ -61,9 +61,8 @@ pub enum Input {
         /// Why. Ignored where it was closed on order.
         failure: Failure,
     },
-    /// A sample of the session's traffic: due before a tick whose deadline has come, and before a
-    /// [`NoReply`](Self::NoReply), a [`Silence`](Self::Silence), a [`Renew`](Self::Renew), and the end of a session as
-    /// [`Finished`](crate::FailureClass::Finished).
+    /// A sample of the session's traffic: due before a tick whose deadline has come, and before other reports of a Ready
+    /// session (see [`needs_traffic`](Self::needs_traffic)).
     Traffic {
         /// Whose.
         epoch: Epoch,
@@ -141,6 +140,11 @@ impl Input {
             return None;
         };
         Some(epoch)
+    }
+
+    /// Whether a [`Traffic`](Self::Traffic) of the Ready session goes before it: what it is judged by must be known first.
+    pub const fn needs_traffic(&self) -> bool {
+        self.epoch().is_some() && !matches!(self, Self::Traffic { .. } | Self::Reached { .. })
     }
 }
 

@@ -85,7 +85,7 @@ impl<C: Clock> Driver<C> {
         if self.host.slept() {
             self.step(now, Input::Resumed { by_call: false }, None);
         }
-        if (due || matches!(input, Input::NoReply { .. } | Input::Silence { .. } | Input::Renew { .. }))
+        if (due || input.needs_traffic())
             && let State::Ready { epoch, .. } = self.machine.snapshot().state
         {
             self.step(now, self.transport.traffic(epoch), None);

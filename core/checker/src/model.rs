@@ -10,9 +10,6 @@ use mcp_reconnect_core::{
     PingSupport, ReadyFlag, Snapshot, State, Status, Timestamp,
 };
 
-/// The longest time that a knob, or a listing, may name.
-const LONGEST_KNOB: Duration = Duration::from_secs(30 * 24 * 3600);
-
 /// One call of the machine, as seen from outside.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
@@ -343,7 +340,7 @@ impl Model {
             Input::ServerChanged { epoch } if live(epoch) => self.known(PingSupport::Unknown),
             Input::Listed { epoch, took } if live(epoch) => {
                 if let Phase::Dialling { .. } | Phase::Up { .. } = self.phase {
-                    self.listing = self.listing.max(took.min(LONGEST_KNOB));
+                    self.listing = self.listing.max(took.min(Duration::from_secs(30 * 24 * 3_600)));
                 }
             }
             Input::Renew { epoch } if live(epoch) => {

@@ -172,6 +172,7 @@ impl Owner {
         {
             self.cause = Some(cause);
         }
+        self.sample();
         self.step(input, None);
     }
 

@@ -63,7 +63,7 @@ pub(super) fn traffic(rounds: u64) {
 
 pub(super) fn cycle(rounds: u64) {
     let (mut machine, mut now, mut epoch) = ready();
-    let failure = FailureClass::SessionGone.into(); // redialled at once, and not spread
+    let failure = FailureClass::Transport.into(); // a proven session: redialled at once, and not spread by default
     for _ in 0..rounds {
         now = now + Duration::from_secs(20);
         let _orders = black_box(machine.handle(now, black_box(Input::Lost { epoch, failure })));
