@@ -118,8 +118,6 @@ pub(crate) const HARMLESS: [&str; 6] =
 /// News that others wait for.
 #[derive(Default)]
 struct News {
-    /// A frame has come in.
-    heard: bool,
     changes: ListChanges,
     /// The owner's verdict, where the end was ours; how the link ended, when it has.
     why: Option<Ended>,
@@ -424,11 +422,6 @@ impl Wire {
         self.0.given_up.load(Ordering::Acquire)
     }
 
-    /// Resolves when the first frame has come in.
-    pub(crate) async fn heard(&self) {
-        self.0.news.when(|news| news.heard.then_some(())).await;
-    }
-
     /// When the last frame came in; when the wire was made, before the first.
     pub(crate) fn last_inbound(&self) -> Instant {
         self.0.base + Duration::from_nanos(self.0.last_inbound.load(Ordering::Acquire))
@@ -602,9 +595,7 @@ impl Wire {
     fn route(&self, text: Box<str>, mailbox: &Mailbox) -> Option<Box<str>> {
         let now = Instant::now().saturating_duration_since(self.0.base);
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        if self.0.last_inbound.swap(now, Ordering::AcqRel) == 0 {
-            self.0.news.update(|news| news.heard = true);
-        }
+        self.0.last_inbound.store(now, Ordering::Release);
         let frame = Frame::parse(&text);
         let mut telling = None;
         match &frame {

@@ -92,8 +92,8 @@ async fn k06_r020_the_process_of_a_silent_start_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn k06_one_deadline_covers_all_steps_of_a_start() {
-    // Each step alone would be in time.
-    let server = memory("spawn 1:\n discover delay 9s\n initialize delay 12s\n list delay 12s");
+    // Each step alone would be in time; the second begins 2 s after the first.
+    let server = memory("spawn 1:\n discover delay 9s\n initialize delay 14s\n list delay 15s");
     let connection = connect(&server);
     let mut events = connection.events();
     let began = Instant::now();

@@ -83,7 +83,7 @@ fn http(server: &mut ServerConfig, set: impl FnOnce(&mut Http)) {
     }
 }
 
-static KEYS: [Key; 39] = [
+static KEYS: [Key; 41] = [
     key("connect_timeout", Kind::Knob(ConfigBuilder::connect_timeout)),
     key("connect_timeout_max", Kind::Knob(ConfigBuilder::connect_timeout_max)),
     key("backoff", Kind::Knob(ConfigBuilder::backoff)),
@@ -100,6 +100,8 @@ static KEYS: [Key; 39] = [
     key("park_probe", Kind::Knob(ConfigBuilder::park_probe)),
     key("park_probe_max", Kind::Knob(ConfigBuilder::park_probe_max)),
     key("demand_interval", Kind::Knob(ConfigBuilder::demand_interval)),
+    key("demand_backoff", Kind::Knob(ConfigBuilder::demand_backoff)),
+    key("refused_interval", Kind::Knob(ConfigBuilder::refused_interval)),
     key("min_dial_interval", Kind::Knob(ConfigBuilder::min_dial_interval)),
     key("retry_after_max", Kind::Knob(ConfigBuilder::retry_after_max)),
     key("idle_timeout", Kind::OptionalKnob(ConfigBuilder::idle_timeout)),

@@ -198,8 +198,8 @@ impl Builder {
         self
     }
 
-    /// How long a server of unknown era may leave the probe of the modern era unanswered, from its first byte on,
-    /// before it is asked to initialize as well. Default 2 s.
+    /// How long a server of unknown era may leave the probe of the modern era unanswered before it is asked to
+    /// initialize as well. Default 2 s.
     pub fn probe_patience(mut self, patience: Duration) -> Self {
         self.probe_patience = patience;
         self

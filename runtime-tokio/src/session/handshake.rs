@@ -7,7 +7,7 @@ use mcp_reconnect_core::replay::Sent;
 use mcp_reconnect_core::{Failure, FailureClass};
 use rmcp::model::{ErrorCode, ProtocolVersion, ServerPeerInfo};
 use serde_json::value::RawValue;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::link::WHY_TIMEOUT;
@@ -28,7 +28,7 @@ pub(crate) struct Handshake<'a> {
     pub(crate) client: &'a Client,
     /// The attempt's whole time; a third of it bounds the wait for a probe's answer.
     pub(crate) start_timeout: Duration,
-    /// How long a server that has shown signs of life may take to answer the probe before `initialize` is sent as well.
+    /// How long a server may take to answer the probe before `initialize` is sent as well.
     pub(crate) probe_patience: Duration,
     /// The server died on the probe before, in this attempt: no second one.
     pub(crate) after_probe_killed: bool,
@@ -246,20 +246,10 @@ impl Attempt<'_> {
         self.ask_initialize()
     }
 
-    /// Resolves when the probe has been waited for long enough: the patience is counted from the server's first sign of
-    /// life (an interpreter may take seconds to start), and is over at a third of the attempt's time in any case.
+    /// Resolves when the probe has been waited for long enough. A server that is still starting finds both requests, and
+    /// decides by the one that it answers.
     async fn silence(&self) {
-        let patient = async {
-            tokio::select! {
-                () = self.wire.heard() => {}
-                () = self.wire.control().first_byte() => {}
-            }
-            sleep(self.options.probe_patience).await;
-        };
-        tokio::select! {
-            () = patient => {}
-            () = sleep_until(self.started + self.options.start_timeout / 3) => {}
-        }
+        sleep_until(self.started + self.options.probe_patience.min(self.options.start_timeout / 3)).await;
     }
 
     async fn judge_probe(&self, answer: Result<Answer, CallFailure>, retried: bool) -> Result<Probed, HandshakeError> {
