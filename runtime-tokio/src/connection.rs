@@ -8,6 +8,7 @@ pub(crate) mod gate;
 mod handle;
 mod inbox;
 mod limit;
+mod lists;
 mod messages;
 #[cfg(feature = "metrics")]
 pub mod metrics;

@@ -11,22 +11,29 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use mcp_reconnect_core::Epoch;
-use rmcp::model::{ClientResult, ErrorCode, ErrorData, InputRequest, RequestId, ServerPeerInfo, ServerRequest};
+use mcp_reconnect_core::replay::Effect;
+use rmcp::model::{
+    ClientResult, ErrorCode, ErrorData, InputRequest, RequestId, ServerCapabilities, ServerPeerInfo, ServerRequest,
+    Tool,
+};
 use rmcp::service::{RequestContext, RunningService};
 use rmcp::{RoleClient, Service as _};
 use serde_json::value::RawValue;
+use tokio::time::{Instant, sleep_until};
 
 use crate::error::CallError;
 use crate::link::LinkFacts;
 use crate::protocol::Era;
 use crate::protocol::frame::{Meta, Object, RpcError};
-use crate::session::catalogue::Catalogue;
+use crate::session::catalogue::{Catalogue, Entry, Part};
 use crate::session::established::Established;
 use crate::session::view::Handler;
-use crate::wire::Wire;
+use crate::watched::Watched;
 use crate::wire::relay::{Ask, Relay, TakenBack};
+use crate::wire::{Change, Wire};
 
 /// A session of one epoch. It ends with its epoch and is never revived: ask the connection for another one.
 ///
@@ -37,8 +44,28 @@ pub struct Session {
     established: Established,
     service: RunningService<RoleClient, Handler>,
     catalogue: Mutex<Arc<Catalogue>>,
+    tools: Watched<ToolList>,
     /// Reported to be broken: not handed out, though the owner may not have come to it yet.
     condemned: AtomicBool,
+}
+
+/// How it stands with the list of tools of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ToolList {
+    /// Which changes it covers.
+    pub(crate) covered: Change,
+    /// When it was listed last, or could not be.
+    pub(crate) listed: Option<Instant>,
+    /// How long after that no caller has it listed.
+    pub(crate) rest: Duration,
+    /// Whether it was listed in this session: until then the tools are those of the session before.
+    pub(crate) is_own: bool,
+}
+
+impl ToolList {
+    /// Nothing was listed in this session yet.
+    pub(crate) const UNLISTED: Self =
+        Self { covered: Change { told: 0, presumed: 0, asked: 0 }, listed: None, rest: Duration::ZERO, is_own: false };
 }
 
 impl Session {
@@ -47,12 +74,14 @@ impl Session {
         established: Established,
         service: RunningService<RoleClient, Handler>,
         catalogue: Catalogue,
+        tools: ToolList,
     ) -> Self {
         Self {
             wire,
             established,
             service,
             catalogue: Mutex::new(Arc::new(catalogue)),
+            tools: Watched::new(tools),
             condemned: AtomicBool::new(false),
         }
     }
@@ -127,13 +156,88 @@ impl Session {
 
     /// Whether the server tells when its tools change. One that does not, and keeps no session, may have been restarted
     /// with others unseen.
-    pub(crate) fn announces_tools(&self) -> bool {
-        let tools = self.established.peer.capabilities.tools.as_ref();
-        tools.is_some_and(|tools| tools.list_changed == Some(true))
+    fn announces_tools(&self) -> bool {
+        Tool::is_announced(&self.established.peer.capabilities)
     }
 
-    pub(crate) fn set_catalogue(&self, catalogue: Arc<Catalogue>) {
-        *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
+    /// Changes the catalogue; the new one.
+    pub(crate) fn update_catalogue(&self, update: impl FnOnce(&mut Catalogue)) -> Arc<Catalogue> {
+        let mut catalogue = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        update(Arc::make_mut(&mut catalogue));
+        catalogue.clone()
+    }
+
+    /// The request for the first list that the server has answered in this session, if there is any.
+    pub(crate) fn listed(&self) -> Option<&'static str> {
+        fn listed<T: Entry>(part: &Part<T>, capabilities: &ServerCapabilities) -> Option<&'static str> {
+            (matches!(part, Part::Listed(_)) && T::is_declared(capabilities)).then_some(T::METHOD)
+        }
+        let (catalogue, capabilities) = (self.catalogue(), &self.established.peer.capabilities);
+        listed(&catalogue.tools, capabilities)
+            .or_else(|| listed(&catalogue.resources, capabilities))
+            .or_else(|| listed(&catalogue.prompts, capabilities))
+            .or_else(|| listed(&catalogue.templates, capabilities))
+    }
+
+    /// How it stands with the list of tools.
+    pub(crate) fn tools(&self) -> ToolList {
+        self.tools.get()
+    }
+
+    /// The tools were listed, or that has failed.
+    pub(crate) fn set_tools(&self, tools: ToolList) {
+        self.tools.update(|list| *list = tools);
+    }
+
+    /// What a second run of a tool does. What was not listed in this epoch may be another server's word.
+    pub(crate) fn effect(&self, tool: &str) -> Effect {
+        if self.tools.look(|list| list.is_own) { self.catalogue().effect(tool) } else { Effect::Unknown }
+    }
+
+    /// Whether a tool may be called. One that is missing from a list that may be old is looked for in a new one, until
+    /// then at the latest.
+    pub(crate) async fn offers(&self, tool: &str, until: Instant) -> bool {
+        let catalogue = self.catalogue();
+        if catalogue.tool(tool).is_some() || matches!(catalogue.tools, Part::Unlisted) {
+            return true;
+        }
+        if self.may_be_old(&catalogue)
+            && let Some(count) = self.ask_for_tools()
+        {
+            tokio::select! {
+                () = self.tools.when(|list| (list.covered.asked >= count).then_some(())) => {}
+                _ = self.wire.ended() => {}
+                () = sleep_until(until) => {}
+            }
+        }
+        self.catalogue().offers(tool)
+    }
+
+    /// A tool that is offered seems to be gone: the tools are listed again, where nobody would tell that they changed.
+    pub(crate) fn doubt_tools(&self) {
+        if !self.announces_tools() {
+            self.ask_for_tools();
+        }
+    }
+
+    fn may_be_old(&self, catalogue: &Catalogue) -> bool {
+        let presumed = self.wire.list_changes().tools.presumed;
+        matches!(catalogue.tools, Part::Stale { .. })
+            || !self.announces_tools()
+            || !self.wire.is_announcing()
+            || self.tools.look(|list| list.covered.presumed != presumed)
+    }
+
+    /// Has the tools listed: one listing for all who ask at a time, and none soon after another. What counts it as done.
+    fn ask_for_tools(&self) -> Option<u64> {
+        let ToolList { covered, listed, rest, .. } = self.tools();
+        let asked = self.wire.list_changes().tools.asked;
+        if asked > covered.asked {
+            return Some(asked);
+        }
+        let declared = Tool::is_declared(&self.established.peer.capabilities);
+        let due = declared && listed.is_none_or(|listed| listed.elapsed() >= rest);
+        due.then(|| self.wire.ask_for_tools(covered.asked))
     }
 
     /// Lets the client's handler or relay answer the requests of an `input_required` result.

@@ -93,6 +93,9 @@ struct News {
     /// A frame has come in.
     heard: bool,
     changes: ListChanges,
+    announced: Announced,
+    /// There is no stream over which changes could be told.
+    mute: bool,
     /// The owner's verdict, where the end was ours; how the link ended, when it has.
     why: Option<Ended>,
     over: bool,
@@ -132,12 +135,32 @@ pub(crate) struct WireStats {
     pub(crate) dropped: u64,
 }
 
-/// How often the server said that a list changed.
+/// How much came over streams of changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// How many such streams were begun.
+    pub(crate) streams: u64,
+    /// How many changes were told, of lists and of resources.
+    pub(crate) events: u64,
+}
+
+/// Why lists may not be what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListChanges {
-    pub(crate) tools: u64,
-    pub(crate) prompts: u64,
-    pub(crate) resources: u64,
+    pub(crate) tools: Change,
+    pub(crate) prompts: Change,
+    pub(crate) resources: Change,
+}
+
+/// Why one list may not be what it was: how often there was which reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The server said that it changed.
+    pub(crate) told: u64,
+    /// What the server may have said was lost.
+    pub(crate) presumed: u64,
+    /// A caller has asked for something that is not in it.
+    pub(crate) asked: u64,
 }
 
 /// How a request is sent and watched.
@@ -358,13 +381,50 @@ impl Wire {
         self.0.last_inbound.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// The server may have been another one for a moment: every list may have changed.
+    /// What the server may have told of its lists was lost: each that it announces changes of may have changed.
     pub(crate) fn presume_changes(&self) {
-        self.0.news.update(|News { changes, .. }| {
-            changes.tools += 1;
-            changes.prompts += 1;
-            changes.resources += 1;
+        self.0.news.update(|News { changes: ListChanges { tools, prompts, resources }, .. }| {
+            [tools, prompts, resources].into_iter().for_each(|list| list.presumed += 1);
         });
+    }
+
+    /// The server is another one than before: its lists are others, as if it had said so.
+    pub(crate) fn server_changed(&self) {
+        self.0.news.update(|News { changes: ListChanges { tools, prompts, resources }, .. }| {
+            [tools, prompts, resources].into_iter().for_each(|list| list.told += 1);
+        });
+    }
+
+    /// Has the tools listed for a caller, unless that is under way: more was asked for than what is `covered`. The count
+    /// that covers the caller.
+    pub(crate) fn ask_for_tools(&self, covered: u64) -> u64 {
+        let mut count = 0;
+        self.0.news.update(|News { changes: ListChanges { tools, .. }, .. }| {
+            tools.asked = tools.asked.max(covered + 1);
+            count = tools.asked;
+        });
+        count
+    }
+
+    /// Notes whether the server has a way to tell of changes.
+    pub(crate) fn set_announcing(&self, announcing: bool) {
+        self.0.news.update(|news| news.mute = !announcing);
+    }
+
+    /// Whether the server has a way to tell of changes, as far as is known.
+    pub(crate) fn is_announcing(&self) -> bool {
+        self.0.news.look(|news| !news.mute)
+    }
+
+    /// What came over streams of changes.
+    pub(crate) fn announced(&self) -> Announced {
+        self.0.news.look(|news| news.announced)
+    }
+
+    /// Resolves when more came over streams of changes than this; `begun`: when another stream was begun.
+    pub(crate) async fn announced_since(&self, seen: Announced, begun: bool) {
+        let more = |now: Announced| if begun { now.streams != seen.streams } else { now != seen };
+        self.0.news.when(|news| more(news.announced).then_some(())).await;
     }
 
     /// Whether a request was answered since this was last asked.
@@ -388,12 +448,12 @@ impl Wire {
         self.0.open.drained().await;
     }
 
-    /// How many `list_changed` notifications came.
+    /// Why lists may not be what they were when the wire was made.
     pub(crate) fn list_changes(&self) -> ListChanges {
         self.0.news.look(|news| news.changes)
     }
 
-    /// Resolves when more of them came than these. An error is the end of the link.
+    /// Resolves when there are more reasons than these. An error is the end of the link.
     pub(crate) fn list_changes_since(&self, seen: ListChanges) -> impl Future<Output = Result<(), Ended>> + Send {
         let more = move |news: &News| match news.end() {
             Some(ended) => Some(Err(ended)),
@@ -570,11 +630,20 @@ impl Wire {
                     self.0.open.bump_token(token.get());
                 }
             }
-            "notifications/tools/list_changed" => self.0.news.update(|news| news.changes.tools += 1),
-            "notifications/prompts/list_changed" => self.0.news.update(|news| news.changes.prompts += 1),
-            "notifications/resources/list_changed" => self.0.news.update(|news| news.changes.resources += 1),
+            "notifications/tools/list_changed" => self.event(|changes| changes.tools.told += 1),
+            "notifications/prompts/list_changed" => self.event(|changes| changes.prompts.told += 1),
+            "notifications/resources/list_changed" => self.event(|changes| changes.resources.told += 1),
+            "notifications/resources/updated" => self.event(|_| {}),
+            "notifications/subscriptions/acknowledged" => self.0.news.update(|news| news.announced.streams += 1),
             _ => {}
         }
+    }
+
+    fn event(&self, change: impl FnOnce(&mut ListChanges)) {
+        self.0.news.update(|news| {
+            news.announced.events += 1;
+            change(&mut news.changes);
+        });
     }
 
     /// Sends what nobody waits for: neither the reader nor a dropped call ever waits for the pipe.

@@ -231,6 +231,7 @@ impl Builder {
             wanted: Watched::default(),
             ids: RequestIds::default(),
             met: Mutex::new(None),
+            greetings: Mutex::default(),
             known: Mutex::new(Arc::new(self.known.clone())),
         });
         let clock = Clock::start();

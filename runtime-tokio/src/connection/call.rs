@@ -51,9 +51,9 @@ impl<'a> Target<'a> {
     /// The effect of a second run, by the catalogue of the session that is asked.
     fn effect(self, session: &Session) -> Effect {
         match self {
-            Self::Tool(name) => session.catalogue().effect(name),
+            Self::Tool(name) => session.effect(name),
             Self::Raw(RawRequest { method: "tools/call", params, .. }) => {
-                session.catalogue().effect(&params.and_then(tool_of).unwrap_or_default())
+                session.effect(&params.and_then(tool_of).unwrap_or_default())
             }
             Self::Method(method) | Self::Raw(RawRequest { method, .. }) => match method {
                 "ping"
@@ -147,7 +147,7 @@ impl<'a> Call<'a> {
                 place = Some(entered.map_err(|_| CallError::Busy)?);
             }
             if let Target::Tool(tool) = self.target
-                && !session.catalogue().offers(tool)
+                && !session.offers(tool, self.until).await
             {
                 let not_offered = CallError::NotOffered { epoch: session.epoch(), tool: tool.into() };
                 return Err(unknown.unwrap_or(not_offered));
@@ -183,9 +183,8 @@ impl<'a> Call<'a> {
                     CallFailure { sent: Sent::Refused, failure, cause }
                 }
                 Ok(Err(error)) => {
-                    if matches!(self.target, Target::Tool(_)) && may_mean_unknown(&error) && !session.announces_tools()
-                    {
-                        session.wire().presume_changes();
+                    if matches!(self.target, Target::Tool(_)) && may_mean_unknown(&error) {
+                        session.doubt_tools();
                     }
                     let (epoch, json) = (session.epoch(), error.json);
                     let error = ErrorData::new(ErrorCode(i32_code(error.code)), error.message, error.data);

@@ -1,13 +1,15 @@
 //! The task of one epoch, in the order of its steps: dial, handshake, catalogue, service, close.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mcp_reconnect_core::{CloseCause, Epoch, Failure, FailureClass, ReadyFlag};
 use rmcp::Service as _;
 use rmcp::model::ServerPeerInfo;
+use serde_json::value::RawValue;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -15,21 +17,20 @@ use tracing::Instrument as _;
 use crate::connection::Event;
 use crate::connection::gate::Entrance;
 use crate::connection::inbox::Notes;
+use crate::connection::lists::{EMPTY, Lists, REST};
 use crate::connection::messages::{Note, What};
 use crate::link::{Attempt, Ended};
 use crate::options::Require;
 use crate::protocol::Client;
-use crate::session::catalogue::{Entry, ListError, Part, list};
+use crate::protocol::greeting::DiscoverReply;
+use crate::session::catalogue::{Catalogue, ListError, Part, list};
 use crate::session::established::Established;
 use crate::session::handshake::{Handshake, HandshakeError, handshake};
-use crate::session::setup::{self, SetupFailure};
-use crate::session::spec::{Spec, Wanted};
-use crate::session::{Session, disowns_session, view};
+use crate::session::setup::{self, Listen, SetUp, SetupFailure};
+use crate::session::spec::{Spec, Wanted, is_same_server};
+use crate::session::{Session, ToolList, disowns_session, view};
 use crate::watched::Watched;
-use crate::wire::{ListChanges, Wire};
-
-/// How long after a first announcement of a change the lists are asked for: what is announced in a burst is listed once.
-const LIST_SETTLE: Duration = Duration::from_millis(250);
+use crate::wire::Wire;
 
 /// Starts epochs.
 pub(crate) struct Dialler {
@@ -49,7 +50,12 @@ impl Dialler {
         interactive: bool,
         previous: Option<LiveEpoch>,
     ) -> LiveEpoch {
-        let controls = Arc::new(Controls { start_timeout, order: Watched::default(), link: Mutex::default() });
+        let controls = Arc::new(Controls {
+            start_timeout,
+            order: Watched::default(),
+            link: Mutex::default(),
+            stage: Mutex::new(Stage::Waits("it never began to dial")),
+        });
         let epoch_task = EpochTask {
             epoch,
             interactive,
@@ -69,13 +75,31 @@ impl Dialler {
             epoch_task.run().await;
         };
         let task = self.tasks.spawn(run.instrument(span));
-        LiveEpoch { epoch, session: None, reached: None, controls, task }
+        LiveEpoch { epoch, session: None, controls, task }
     }
 
     /// Asks the server of a session for a sign of life within this time; a note says what came of it.
     pub(crate) fn ping(&self, session: Arc<Session>, patience: Duration) {
-        let ping = ping(session, patience, self.notes.clone());
+        let ping = ping(session, patience, self.spec.clone(), self.notes.clone());
         self.tasks.spawn(ping.in_current_span());
+    }
+
+    /// Asks the server of a session to list what it has listed before, once; a note says that it has answered. It has as
+    /// long as the machine waits.
+    pub(crate) fn list(&self, session: Arc<Session>, patience: Duration) {
+        let Some(method) = session.listed() else { return self.ping(session, patience) };
+        let notes = self.notes.clone();
+        let list = async move {
+            let mut list = session.established().ask(session.wire(), method);
+            let answered = tokio::select! {
+                answer = list.answer() => answer.is_ok() || session.wire().control().survives(),
+                _ = session.wire().ended() => false,
+            };
+            if answered {
+                notes.send(Note { epoch: session.epoch(), what: What::Alive });
+            }
+        };
+        self.tasks.spawn(list.in_current_span());
     }
 
     /// Resolves when nothing of the connection runs any more.
@@ -90,8 +114,6 @@ pub(crate) struct LiveEpoch {
     pub(crate) epoch: Epoch,
     /// Its session, once it is set up.
     pub(crate) session: Option<Arc<Session>>,
-    /// How far it got.
-    pub(crate) reached: Option<ReadyFlag>,
     controls: Arc<Controls>,
     task: JoinHandle<()>,
 }
@@ -101,6 +123,15 @@ struct Controls {
     start_timeout: Duration,
     order: Watched<Option<Order>>,
     link: Mutex<CurrentLink>,
+    stage: Mutex<Stage>,
+}
+
+/// How far a start has got.
+enum Stage {
+    /// It waits for something: in words.
+    Waits(&'static str),
+    /// It waits for answers to these.
+    SetUp(Arc<SetUp>),
 }
 
 #[derive(Default)]
@@ -135,11 +166,12 @@ impl LiveEpoch {
 
     /// Words for a start that took too long: where it stopped, and the child's last words.
     pub(crate) fn start_timed_out(&self) -> Arc<str> {
-        let stopped = match self.reached {
-            None => "it never began to dial",
-            Some(ReadyFlag::Started) => "the channel did not open",
-            Some(ReadyFlag::Transport) => "no answer to the handshake",
-            Some(ReadyFlag::Initialized | ReadyFlag::Catalogue) => "no answer to tools/list",
+        let stopped = match &*lock(&self.controls.stage) {
+            Stage::Waits(words) => (*words).to_owned(),
+            Stage::SetUp(set_up) => {
+                let methods: BTreeSet<_> = set_up.open().into_iter().collect();
+                format!("no answer to {}", methods.into_iter().collect::<Vec<_>>().join(", "))
+            }
         };
         let facts = lock(&self.controls.link).wire.as_ref().map(|wire| wire.control().facts()).unwrap_or_default();
         let mut words = format!("not ready within {:?}: {stopped}", self.controls.start_timeout);
@@ -231,31 +263,27 @@ impl EpochTask {
     /// From the dial to the end of the session, whatever ends it.
     async fn live(&self) -> Ended {
         let entered = Box::pin(self.entrance.enter()).await;
-        self.note(What::Reached(ReadyFlag::Started));
+        self.reached(ReadyFlag::Started, "the channel did not open");
         let session = match Box::pin(self.establish()).await {
             Ok(established) => established,
             Err(ended) => return ended,
         };
         self.note(What::Established(session.clone()));
         entered.ready();
-        let mut listed = None;
-        loop {
-            // Lists that Ready did not need come first, then those that the server says have changed: one list at a
-            // time, one more for all that was announced meanwhile.
-            let changes = match Box::pin(self.list_again(&session, listed)).await {
-                Ok(changes) => changes,
-                Err(ended) => return ended,
-            };
-            listed = Some(changes);
-            if let Err(ended) = session.wire().list_changes_since(changes).await {
-                return ended;
-            }
-        }
+        let lists = Lists {
+            session: &session,
+            known: &self.spec.known,
+            patience: self.controls.start_timeout,
+            note: &|what| self.note(what),
+            slowest: Mutex::default(),
+        };
+        Box::pin(lists.keep()).await
     }
 
     async fn establish(&self) -> Result<Arc<Session>, Ended> {
         let handler = (self.spec.handler)(self.epoch).counted_in(self.connection.clone());
         let client = self.spec.client.as_deref().cloned().unwrap_or_else(|| Client::of(&handler.get_info()));
+        let before = self.spec.memory.facts().server;
         let mut after_probe_killed = false;
         let (wire, mut established) = loop {
             let wire = self.dial().await.inspect_err(|_| self.doubt_if(after_probe_killed))?;
@@ -283,43 +311,82 @@ impl EpochTask {
                 }
             }
         };
-        self.note(What::Reached(ReadyFlag::Initialized));
+        self.reached(ReadyFlag::Initialized, "it was not set up");
         let no_view = || Ended { failure: FailureClass::Transport.into(), cause: "the link has a view already".into() };
         let service = view::serve(&wire, handler, &established).ok_or_else(no_view)?;
         if let Some(peer) = service.peer().peer_info() {
             // One copy is enough.
             established.peer = peer;
         }
-        self.meet(&established);
+        self.meet(&established, before);
+        let set_up = Arc::<SetUp>::default();
         if !established.version.has_initialize() {
-            self.tasks.spawn(self.listen(&wire, &established).in_current_span());
+            self.listen(&wire, &established, &set_up);
         }
-        let mut wanted = self.wanted();
-        self.set_up(&wire, &established, &wanted).await;
-        // A list that is not there yet is taken to be as it was, so that nobody is told that it is gone.
-        let mut catalogue = lock(&self.spec.known).carried_over();
-        if self.spec.require == Require::Tools {
-            let listing = list(&wire, &established).await.map_err(|error| failed_list(&error))?;
-            catalogue.tools = Part::Listed(listing.items);
+        let (catalogue, tools) = self.list_tools(&wire, &established).await?;
+        set_up.tools_are_listed();
+        self.set_up(&wire, &established, set_up).await;
+        Ok(Arc::new(Session::new(wire, established, service, catalogue, tools)))
+    }
+
+    /// What a session begins with: its tools, where they are needed for Ready. What is not listed yet is taken to be as it
+    /// was, so that nobody is told that it is gone.
+    async fn list_tools(&self, wire: &Wire, established: &Established) -> Result<(Catalogue, ToolList), Ended> {
+        let known = lock(&self.spec.known).carried_over();
+        let mut catalogue = known.without_undeclared(&established.peer.capabilities);
+        if self.spec.require != Require::Tools {
+            return Ok((catalogue, ToolList::UNLISTED));
         }
-        // Settings that were made meanwhile; the start deadline bounds how often.
-        while let later = self.wanted()
-            && later != wanted
-        {
-            self.set_up(&wire, &established, &later).await;
-            wanted = later;
+        *lock(&self.controls.stage) = Stage::Waits("no answer to tools/list");
+        let covered = wire.list_changes().tools;
+        let listing = list(wire, established).await.map_err(|error| failed_list(&error))?;
+        if listing.slowest > Duration::ZERO {
+            self.note(What::Listed(listing.slowest));
         }
-        Ok(Arc::new(Session::new(wire, established, service, catalogue)))
+        // A server that has just come up may not have all of it yet.
+        let is_own = !listing.items.is_empty() || catalogue.tools.items().is_empty();
+        catalogue.tools = if is_own { Part::Listed(listing.items) } else { catalogue.tools.stale(EMPTY) };
+        Ok((catalogue, ToolList { covered, listed: Some(Instant::now()), rest: REST, is_own }))
     }
 
     fn wanted(&self) -> Wanted {
         self.spec.wanted.get()
     }
 
-    async fn set_up(&self, wire: &Wire, established: &Established, wanted: &Wanted) {
-        for failure in setup::set_up(wire, established, wanted).await {
-            self.note(What::Tell(failure.into()));
+    /// Sets up what is wanted, all side by side, and waits for that as long as the budget lasts. What is not done by then
+    /// is told, and goes on.
+    async fn set_up(&self, wire: &Wire, established: &Established, set_up: Arc<SetUp>) {
+        *lock(&self.controls.stage) = Stage::SetUp(set_up.clone());
+        let until = Instant::now() + setup::BUDGET;
+        let mut done = false;
+        let mut wanted = Wanted::default();
+        // What is wanted meanwhile, too.
+        while let now = self.wanted()
+            && (!done || now != wanted)
+        {
+            let settings = setup::settings(&set_up, established, &now);
+            if !settings.is_empty() {
+                let (wire, established, tell) = (wire.clone(), established.clone(), self.teller());
+                let patience = self.controls.start_timeout;
+                let setting = setup::set_up(wire, established, settings, patience, tell);
+                self.tasks.spawn(setting.in_current_span());
+            }
+            wanted = now;
+            done = timeout_at(until, set_up.done()).await.is_ok();
+            if !done {
+                for what in set_up.open() {
+                    let cause = format!("no answer within {:?}", setup::BUDGET);
+                    self.note(What::Tell(SetupFailure { what, cause }.into()));
+                }
+                return;
+            }
         }
+    }
+
+    /// Tells subscribers what could not be set up.
+    fn teller(&self) -> impl Fn(SetupFailure) + Send + Sync + 'static {
+        let (notes, epoch) = (self.notes.clone(), self.epoch);
+        move |failure| notes.send(Note { epoch, what: What::Tell(failure.into()) })
     }
 
     fn doubt_if(&self, probe_killed: bool) {
@@ -341,66 +408,43 @@ impl EpochTask {
         let link = link.map_err(|error| Ended { failure: error.failure, cause: error.cause })?;
         let wire = Wire::new(self.epoch, link, token, &self.tasks, self.spec.ids.clone());
         self.set_link(Some(wire.clone()));
-        self.note(What::Reached(ReadyFlag::Transport));
+        self.reached(ReadyFlag::Transport, "no answer to the handshake");
         Ok(wire)
     }
 
-    fn listen(&self, wire: &Wire, established: &Established) -> impl Future<Output = ()> + Send + 'static {
-        let listen = setup::listen(wire.clone(), established.clone(), self.spec.clone());
-        let (notes, epoch, wire) = (self.notes.clone(), self.epoch, wire.clone());
-        async move {
-            let failure = tokio::select! {
-                failure = listen => failure,
-                _ = wire.ended() => None,
-            };
-            if let Some(failure) = failure {
-                notes.send(Note { epoch, what: What::Tell(failure.into()) });
+    fn listen(&self, wire: &Wire, established: &Established, set_up: &Arc<SetUp>) {
+        let listen = Listen {
+            wire: wire.clone(),
+            session: established.clone(),
+            spec: self.spec.clone(),
+            set_up: set_up.clone(),
+            tell: self.teller(),
+        };
+        let wire = wire.clone();
+        let listen = async move {
+            tokio::select! {
+                () = listen.run() => {}
+                _ = wire.ended() => {}
             }
-        }
+        };
+        self.tasks.spawn(listen.in_current_span());
     }
 
-    /// Tells when the server can do something else than its last session's could.
-    fn meet(&self, established: &Established) {
+    /// Tells when the server is another one than that of the last session, or can do something else. `before`: how that
+    /// one called itself.
+    fn meet(&self, established: &Established, before: Option<(String, String)>) {
         let now = &established.peer;
+        lock(&self.spec.greetings).meet(now, Instant::now());
         let other = |before: Arc<ServerPeerInfo>| {
             before.protocol_version != now.protocol_version || before.capabilities != now.capabilities
         };
-        if lock(&self.spec.met).replace(now.clone()).is_some_and(other) {
+        let can_other = lock(&self.spec.met).replace(now.clone()).is_some_and(other);
+        if can_other {
             self.note(What::Tell(Event::ServerChanged { version: now.protocol_version.as_str().into() }));
         }
-    }
-
-    /// Lists what has changed since, and everything the first time. Up to which changes that was; an error is the end of
-    /// the link, which ends it.
-    async fn list_again(&self, session: &Session, since: Option<ListChanges>) -> Result<ListChanges, Ended> {
-        tokio::select! {
-            ended = session.wire().ended() => Err(ended),
-            changes = self.list_changed(session, since) => Ok(changes),
+        if can_other || before.is_some() && before != self.spec.memory.facts().server {
+            self.note(What::OtherServer);
         }
-    }
-
-    async fn list_changed(&self, session: &Session, since: Option<ListChanges>) -> ListChanges {
-        let first = since.is_none();
-        if !first {
-            sleep(LIST_SETTLE).await;
-        }
-        let (listed, seen) = (since.unwrap_or_default(), session.wire().list_changes());
-        let mut catalogue = (*session.catalogue()).clone();
-        if seen.tools != listed.tools || (first && self.spec.require != Require::Tools) {
-            relist(session, &mut catalogue.tools).await;
-        }
-        if seen.prompts != listed.prompts || first {
-            relist(session, &mut catalogue.prompts).await;
-        }
-        if seen.resources != listed.resources || first {
-            relist(session, &mut catalogue.resources).await;
-            relist(session, &mut catalogue.templates).await;
-        }
-        let catalogue = Arc::new(catalogue);
-        *lock(&self.spec.known) = catalogue.clone();
-        session.set_catalogue(catalogue.clone());
-        self.note(What::Relisted(catalogue));
-        seen
     }
 
     fn current_link(&self) -> Option<Wire> {
@@ -409,6 +453,12 @@ impl EpochTask {
 
     fn set_link(&self, wire: Option<Wire>) {
         lock(&self.controls.link).wire = wire;
+    }
+
+    /// Tells how far it has got; in words what is missing next.
+    fn reached(&self, flag: ReadyFlag, missing: &'static str) {
+        *lock(&self.controls.stage) = Stage::Waits(missing);
+        self.note(What::Reached(flag));
     }
 
     fn note(&self, what: What) {
@@ -420,10 +470,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
+async fn ping(session: Arc<Session>, patience: Duration, spec: Arc<Spec>, notes: Notes) {
     let mut ping = session.established().ping(session.wire());
     let what = match timeout(patience, ping.answer()).await {
-        Ok(Ok(Ok(_))) => What::Pong,
+        Ok(Ok(Ok(result))) => {
+            if is_another_server(&session, &spec, result) {
+                session.wire().server_changed();
+                notes.send(Note { epoch: session.epoch(), what: What::Renew });
+            }
+            What::Pong
+        }
         Ok(Ok(Err(error))) if disowns_session(&error) => {
             let cause = format!("the server has lost the session: {error}");
             What::Lost(FailureClass::SessionGone.into(), cause.into())
@@ -435,7 +491,7 @@ async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
         // Refused, by a server that is there (HTTP 429).
         Ok(Err(_)) if session.wire().control().survives() => {
             session.wire().touch();
-            What::Pong
+            What::Alive
         }
         // The end of the link is told by itself, and silence is seen at the ping's deadline.
         Ok(Err(_)) | Err(_) => return,
@@ -443,11 +499,16 @@ async fn ping(session: Arc<Session>, patience: Duration, notes: Notes) {
     notes.send(Note { epoch: session.epoch(), what });
 }
 
-async fn relist<T: Entry>(session: &Session, part: &mut Part<T>) {
-    match list(session.wire(), session.established()).await {
-        Ok(listing) => *part = Part::Listed(listing.items),
-        Err(error) => *part = part.stale(error.to_string()),
+/// Whether a pong of the modern era, which is a greeting, is of a server that is news.
+fn is_another_server(session: &Session, spec: &Spec, pong: Box<RawValue>) -> bool {
+    let established = session.established();
+    if established.version.has_initialize() {
+        return false;
     }
+    let Ok(reply) = DiscoverReply::read(pong) else { return false };
+    let peer = Arc::new(reply.greeting.peer(established.version.clone()));
+    let met_lately = lock(&spec.greetings).meet(&peer, Instant::now());
+    !met_lately && !is_same_server(&peer, &established.peer)
 }
 
 fn failed_list(error: &ListError) -> Ended {

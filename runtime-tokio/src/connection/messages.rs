@@ -1,6 +1,7 @@
 //! The messages to the owner of a connection: the commands of its handles, and the notes of its epochs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mcp_reconnect_core::{Admission, Epoch, Failure, Input, ReadyFlag};
 use tokio::sync::oneshot;
@@ -43,12 +44,20 @@ pub(crate) enum What {
     Lost(Failure, Arc<str>),
     /// Nothing is left.
     Gone(Failure, Arc<str>),
-    /// A ping was answered, or refused by a server that is there.
+    /// A ping was answered.
     Pong,
+    /// A question was answered, or refused by a server that is there.
+    Alive,
+    /// The handshake met another server than the last one did.
+    OtherServer,
+    /// The server is not the one that the session began with.
+    Renew,
     /// The server knows no pings.
     PingUnsupported,
     /// The session's catalogue was listed anew.
     Relisted(Arc<Catalogue>),
+    /// A page of a list took so long, longer than any before in this session.
+    Listed(Duration),
     /// For the subscribers.
     Tell(Event),
 }

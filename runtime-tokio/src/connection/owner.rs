@@ -19,6 +19,7 @@ use crate::connection::inbox::{Inbox, Message};
 use crate::connection::messages::{Command, Note, What};
 use crate::connection::metrics::Meters;
 use crate::connection::published::{Observer, Outlook, Published};
+use crate::session::Session;
 use crate::session::catalogue::{Catalogue, CatalogueDiff};
 use crate::trace::Recording;
 
@@ -72,9 +73,6 @@ impl Owner {
     fn on_note(&mut self, Note { epoch, what }: Note) {
         match what {
             What::Reached(flag) => {
-                if let Some(live) = self.live.as_mut().filter(|live| live.epoch == epoch) {
-                    live.reached = Some(flag);
-                }
                 self.step(Input::Reached { epoch, flag }, None);
             }
             What::Established(session) => {
@@ -88,13 +86,23 @@ impl Owner {
                 self.fail(Input::Gone { epoch, failure }, epoch, cause);
                 self.live.take_if(|live| live.epoch == epoch);
             }
-            What::Pong => self.on_pong(epoch),
+            What::Pong => {
+                // Any later one is no news.
+                if self.machine.snapshot().pings != PingSupport::Answers {
+                    self.step(Input::Pong { epoch }, None);
+                }
+                self.on_life(epoch);
+            }
+            What::Alive => self.on_life(epoch),
             What::PingUnsupported => self.step(Input::PingUnsupported { epoch }, None),
             What::Relisted(catalogue) => {
                 if self.published.borrow().session.as_ref().is_some_and(|session| session.epoch() == epoch) {
                     self.offer(catalogue);
                 }
             }
+            What::Listed(took) => self.step(Input::Listed { epoch, took }, None),
+            What::OtherServer => self.step(Input::ServerChanged { epoch }, None),
+            What::Renew => self.step(Input::Renew { epoch }, None),
             What::Tell(event) => self.tell(event),
         }
     }
@@ -122,13 +130,10 @@ impl Owner {
         }
     }
 
-    /// The machine hears of it at once where it waits for it, so that the ping's deadline wakes nobody. What has been
-    /// seen as traffic already, at that deadline or since a later ping, is no news.
-    fn on_pong(&mut self, epoch: Epoch) {
+    /// The server has answered a ping or an ask. The machine hears of it at once where it waits for it, so that the
+    /// deadline wakes nobody. What has been seen as traffic already, at that deadline or since a later ping, is no news.
+    fn on_life(&mut self, epoch: Epoch) {
         self.notice_suspend();
-        if self.machine.snapshot().pings != PingSupport::Answers {
-            self.step(Input::Pong { epoch }, None);
-        }
         if let State::Ready { epoch: ready, liveness: Liveness::Asked { .. } | Liveness::Listing { .. }, .. } =
             self.machine.snapshot().state
             && ready == epoch
@@ -189,7 +194,8 @@ impl Owner {
             match output {
                 Output::Dial { epoch, timeout, interactive } => self.dial(epoch, timeout, interactive),
                 Output::Close { epoch, cause } => self.close(epoch, cause),
-                Output::Ping { epoch } | Output::Ask { epoch } => self.ping(epoch),
+                Output::Ping { epoch } => self.ask(epoch, Dialler::ping),
+                Output::Ask { epoch } => self.ask(epoch, Dialler::list),
                 Output::Publish { epoch } => self.publish_catalogue(epoch),
                 Output::Withdraw => self.withdraw(),
                 Output::Admit(admission) => {
@@ -338,10 +344,10 @@ impl Owner {
         live.close(cause, self.cause.clone(), drain);
     }
 
-    fn ping(&self, epoch: Epoch) {
+    fn ask(&self, epoch: Epoch, ask: fn(&Dialler, Arc<Session>, Duration)) {
         let live = self.live.as_ref().filter(|live| live.epoch == epoch);
         if let Some(session) = live.and_then(|live| live.session.clone()) {
-            self.dialler.ping(session, self.machine.config().ping_timeout());
+            ask(&self.dialler, session, self.machine.config().ping_timeout());
         }
     }
 }

@@ -1,18 +1,21 @@
 //! A server's tools, prompts, resources and templates: listed page by page, and compared.
 
 use std::collections::{BTreeMap, HashSet};
+use std::mem::discriminant;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mcp_reconnect_core::replay::Effect;
 use rmcp::model::{ErrorCode, Prompt, Resource, ResourceTemplate, ServerCapabilities, Tool};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::protocol::frame::{RpcError, excerpt, is_null};
 use crate::session::established::Established;
-use crate::wire::{CallFailure, RequestOptions, Wire};
+use crate::wire::{CallFailure, Change, ListChanges, RequestOptions, Wire};
 
 /// How many pages of a list are read.
 pub(crate) const MAX_PAGES: usize = 1_000;
@@ -119,6 +122,16 @@ impl<T> Part<T> {
         }
     }
 
+    /// Whether it is this one to the letter.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let (one, two) = (self.items(), other.items());
+        let same_kind = match (self, other) {
+            (Self::Stale { error: one, .. }, Self::Stale { error: two, .. }) => one == two,
+            _ => discriminant(self) == discriminant(other),
+        };
+        same_kind && one.len() == two.len() && one.iter().zip(two).all(|(one, two)| one.json.get() == two.json.get())
+    }
+
     /// Marks the items as not up to date.
     pub(crate) fn stale(&self, error: impl Into<Arc<str>>) -> Self {
         Self::Stale { items: self.shared(), error: error.into() }
@@ -142,6 +155,20 @@ impl Catalogue {
             resources: carried(&self.resources),
             templates: carried(&self.templates),
         }
+    }
+
+    /// Lists that the server says it does not have are empty: nobody asks for them.
+    pub(crate) fn without_undeclared(mut self, capabilities: &ServerCapabilities) -> Self {
+        fn leave_out<T: Entry>(catalogue: &mut Catalogue, capabilities: &ServerCapabilities) {
+            if !T::is_declared(capabilities) {
+                *T::part(catalogue) = Part::Listed(Arc::default());
+            }
+        }
+        leave_out::<Tool>(&mut self, capabilities);
+        leave_out::<Prompt>(&mut self, capabilities);
+        leave_out::<Resource>(&mut self, capabilities);
+        leave_out::<ResourceTemplate>(&mut self, capabilities);
+        self
     }
 
     /// Whether nothing in it was ever listed.
@@ -226,7 +253,8 @@ impl CatalogueDiff {
     }
 }
 
-fn changes<T: Entry>(old: &Part<T>, new: &Part<T>) -> Changes {
+/// What turns one list into the other.
+pub(crate) fn changes<T: Entry>(old: &Part<T>, new: &Part<T>) -> Changes {
     let by_key = |part: &Part<T>| -> BTreeMap<String, Vec<String>> {
         let mut entries = BTreeMap::<_, Vec<_>>::new();
         for item in part.items() {
@@ -267,6 +295,17 @@ pub(crate) trait Entry: DeserializeOwned {
     /// Whether the server says that it has such a list.
     fn is_declared(capabilities: &ServerCapabilities) -> bool;
 
+    /// Whether the server says that it tells when the list changes.
+    fn is_announced(capabilities: &ServerCapabilities) -> bool;
+
+    /// The list in a catalogue.
+    fn part(catalogue: &mut Catalogue) -> &mut Part<Self>
+    where
+        Self: Sized;
+
+    /// The changes of the list.
+    fn change(changes: ListChanges) -> Change;
+
     /// Tells one item from another.
     fn key(&self) -> &str;
 
@@ -283,6 +322,18 @@ impl Entry for Tool {
 
     fn is_declared(capabilities: &ServerCapabilities) -> bool {
         capabilities.tools.is_some()
+    }
+
+    fn is_announced(capabilities: &ServerCapabilities) -> bool {
+        capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed == Some(true))
+    }
+
+    fn part(catalogue: &mut Catalogue) -> &mut Part<Self> {
+        &mut catalogue.tools
+    }
+
+    fn change(changes: ListChanges) -> Change {
+        changes.tools
     }
 
     fn key(&self) -> &str {
@@ -302,6 +353,18 @@ impl Entry for Prompt {
         capabilities.prompts.is_some()
     }
 
+    fn is_announced(capabilities: &ServerCapabilities) -> bool {
+        capabilities.prompts.as_ref().is_some_and(|prompts| prompts.list_changed == Some(true))
+    }
+
+    fn part(catalogue: &mut Catalogue) -> &mut Part<Self> {
+        &mut catalogue.prompts
+    }
+
+    fn change(changes: ListChanges) -> Change {
+        changes.prompts
+    }
+
     fn key(&self) -> &str {
         &self.name
     }
@@ -313,6 +376,18 @@ impl Entry for Resource {
 
     fn is_declared(capabilities: &ServerCapabilities) -> bool {
         capabilities.resources.is_some()
+    }
+
+    fn is_announced(capabilities: &ServerCapabilities) -> bool {
+        capabilities.resources.as_ref().is_some_and(|resources| resources.list_changed == Some(true))
+    }
+
+    fn part(catalogue: &mut Catalogue) -> &mut Part<Self> {
+        &mut catalogue.resources
+    }
+
+    fn change(changes: ListChanges) -> Change {
+        changes.resources
     }
 
     fn key(&self) -> &str {
@@ -328,6 +403,18 @@ impl Entry for ResourceTemplate {
         capabilities.resources.is_some()
     }
 
+    fn is_announced(capabilities: &ServerCapabilities) -> bool {
+        capabilities.resources.as_ref().is_some_and(|resources| resources.list_changed == Some(true))
+    }
+
+    fn part(catalogue: &mut Catalogue) -> &mut Part<Self> {
+        &mut catalogue.templates
+    }
+
+    fn change(changes: ListChanges) -> Change {
+        changes.resources
+    }
+
     fn key(&self) -> &str {
         &self.uri_template
     }
@@ -339,6 +426,8 @@ pub(crate) struct Listing<T> {
     pub(crate) items: Arc<[Item<T>]>,
     /// The items that were left out, each with the reason.
     pub(crate) warnings: Vec<String>,
+    /// The longest that a page has taken; zero where none was asked for.
+    pub(crate) slowest: Duration,
 }
 
 /// Why there is no list.
@@ -381,13 +470,15 @@ async fn list_up_to<T: Entry>(
 ) -> Result<Listing<T>, ListError> {
     let mut items = Vec::new();
     let mut warnings = Vec::new();
+    let mut slowest = Duration::ZERO;
     if T::is_declared(&session.peer.capabilities) {
         let mut cursors = HashSet::new();
         let mut cursor: Option<Box<RawValue>> = None;
         for page in 1.. {
-            let Some((found, next)) = read_page::<T>(wire, session, cursor.as_deref(), &mut warnings).await? else {
-                break;
-            };
+            let asked = Instant::now();
+            let found = read_page::<T>(wire, session, cursor.as_deref(), &mut warnings).await?;
+            slowest = slowest.max(asked.elapsed());
+            let Some((found, next)) = found else { break };
             items.extend(found);
             if items.len() > most {
                 items.truncate(most);
@@ -408,7 +499,7 @@ async fn list_up_to<T: Entry>(
     }
     // The empty list that is there already, where it is one.
     let items = if items.is_empty() { Arc::default() } else { items.into() };
-    Ok(Listing { items, warnings })
+    Ok(Listing { items, warnings, slowest })
 }
 
 type Page<T> = (Vec<Item<T>>, Option<Box<RawValue>>);
@@ -421,7 +512,7 @@ async fn read_page<T: Entry>(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Page<T>>, ListError> {
     let params = cursor.and_then(|cursor| RawValue::from_string(format!(r#"{{"cursor":{}}}"#, cursor.get())).ok());
-    let options = RequestOptions { meta: &session.meta, ..Default::default() };
+    let options = RequestOptions { meta: &session.meta, uncounted: true, ..Default::default() };
     let answer = wire.request(T::METHOD, params.as_deref(), options).answer().await.map_err(ListError::Failed)?;
     let result = match answer {
         Ok(result) => result,

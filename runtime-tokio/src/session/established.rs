@@ -27,7 +27,11 @@ pub(crate) struct Established {
 impl Established {
     /// Asks the server for a sign of life; any answer is one, an error too.
     pub(crate) fn ping(&self, wire: &Wire) -> Call {
-        let method = if self.version.has_initialize() { "ping" } else { "server/discover" };
+        self.ask(wire, if self.version.has_initialize() { "ping" } else { "server/discover" })
+    }
+
+    /// Asks a question without parameters that is no call.
+    pub(crate) fn ask(&self, wire: &Wire, method: &str) -> Call {
         wire.request(
             method,
             None,

@@ -363,7 +363,8 @@ async fn list_changes_are_counted_and_passed_on() {
         far.say(json!({ "jsonrpc": "2.0", "method": format!("notifications/{list}/list_changed") })).await;
     }
     settle().await;
-    assert_eq!(wire.list_changes(), ListChanges { tools: 2, prompts: 1, resources: 1 });
+    let told = |told| Change { told, ..Change::default() };
+    assert_eq!(wire.list_changes(), ListChanges { tools: told(2), prompts: told(1), resources: told(1) });
     assert!(wire.attach().unwrap().next().await.unwrap().contains("tools/list_changed"));
 }
 
